@@ -1,0 +1,1 @@
+//! etcd's leases for Kubernetes.

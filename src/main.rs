@@ -1,0 +1,2 @@
+//! The `lessor` command.
+fn main() {}

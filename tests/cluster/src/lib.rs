@@ -1,0 +1,1 @@
+//! A real Kubernetes API server and etcd for tests, without containers.
