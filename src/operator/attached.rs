@@ -64,6 +64,19 @@ pub struct ObjectId {
     pub place: Place,
 }
 
+impl Ord for ObjectId {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        let (kind, others) = (&self.kind.resource, &other.kind.resource);
+        (&self.place, &kind.plural, &kind.api_version).cmp(&(&other.place, &others.plural, &others.api_version))
+    }
+}
+
+impl PartialOrd for ObjectId {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind.resource.kind.to_lowercase(), self.place)
@@ -236,14 +249,14 @@ impl AttachedObjects {
         self.by_lease.get(place).into_iter().flatten().filter_map(|id| Some((id, self.objects.get(id)?)))
     }
 
+    /// The names of leases that an object is attached to, as places.
+    pub fn leases_of(&self, id: &ObjectId) -> Vec<Place> {
+        self.objects.get(id).map(|object| leases_of(id, object)).unwrap_or_default()
+    }
+
     /// Every object with an annotation of ours.
     pub fn iter(&self) -> impl Iterator<Item = (&ObjectId, &Object)> {
         self.objects.iter()
-    }
-
-    /// Every name of a lease that something is attached to, whether there is such a lease or not.
-    pub fn leases(&self) -> impl Iterator<Item = &Place> {
-        self.by_lease.keys()
     }
 
     /// How much is attached to the lease at `place`.
