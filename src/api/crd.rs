@@ -9,12 +9,12 @@ use super::{Lease, Lessor};
 
 /// The definition of [`Lease`].
 pub fn lease() -> CustomResourceDefinition {
-    without_null(Lease::crd())
+    tidied(Lease::crd())
 }
 
 /// The definition of [`Lessor`].
 pub fn lessor() -> CustomResourceDefinition {
-    without_null(Lessor::crd())
+    tidied(Lessor::crd())
 }
 
 /// Both definitions.
@@ -31,28 +31,33 @@ pub fn to_yaml(crd: &CustomResourceDefinition) -> Result<String, serde_saphyr::S
     Ok(format!("---\n{}", serde_saphyr::to_string(crd)?))
 }
 
-/// Makes every field that may be absent refuse `null`.
-///
-/// The server drops a `null` where none is allowed, before it looks at rules: so `renewTime: null` is a removal like any
-/// other. Where it is allowed, rules would have to tell a `null` from an absent field everywhere.
-fn without_null(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+fn tidied(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     for version in &mut crd.spec.versions {
         if let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) {
-            forbid_null(schema);
+            tidy(schema);
         }
     }
     crd
 }
 
-fn forbid_null(schema: &mut JSONSchemaProps) {
+/// Makes every field that may be absent refuse `null`, and paragraphs of descriptions single lines.
+///
+/// The server drops a `null` where none is allowed, before it looks at rules: so `renewTime: null` is a removal like any
+/// other. Where it is allowed, rules would have to tell a `null` from an absent field everywhere. And `kubectl explain`
+/// wraps lines itself, but keeps the breaks that it finds.
+fn tidy(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
+    if let Some(description) = &mut schema.description {
+        *description =
+            description.split("\n\n").map(|lines| lines.replace('\n', " ")).collect::<Vec<_>>().join("\n\n");
+    }
     for property in schema.properties.iter_mut().flat_map(|properties| properties.values_mut()) {
-        forbid_null(property);
+        tidy(property);
     }
     if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
-        forbid_null(items);
+        tidy(items);
     }
     if let Some(JSONSchemaPropsOrBool::Schema(members)) = &mut schema.additional_properties {
-        forbid_null(members);
+        tidy(members);
     }
 }
