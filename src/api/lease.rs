@@ -274,3 +274,50 @@ impl Lease {
         self.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_says_only_what_was_said_to_it() {
+        let lease = Lease::new("session-42", LeaseSpec { ttl_seconds: 10, ..LeaseSpec::default() });
+        assert_eq!(serde_json::to_value(&lease).unwrap()["spec"], json!({"ttlSeconds": 10}));
+        assert_eq!(serde_json::to_value(LeaseStatus::default()).unwrap(), json!({}));
+    }
+
+    #[test]
+    fn fields_are_called_as_kubernetes_would_call_them() {
+        let status = json!({
+            "conditions": [],
+            "observedGeneration": 1,
+            "grantedTTLSeconds": 10,
+            "grantTime": "2026-01-31T12:00:00.000000Z",
+            "expiryTime": "2026-01-31T12:00:10.000000Z",
+            "endTime": "2026-01-31T12:00:10.000000Z",
+            "remainingSeconds": 5,
+            "primary": "lessor-0",
+            "term": 3,
+            "fencingToken": 4711,
+            "attached": {"objects": 1, "keys": 2},
+        });
+        let read: LeaseStatus = serde_json::from_value(status.clone()).unwrap();
+        let mut written = serde_json::to_value(&read).unwrap();
+        written["conditions"] = json!([]);
+        assert_eq!(written, status);
+    }
+
+    #[test]
+    fn a_lease_has_ended_once_its_end_is_committed() {
+        let mut lease = Lease::new("session-42", LeaseSpec { ttl_seconds: 10, ..LeaseSpec::default() });
+        assert!(!lease.is_granted() && !lease.is_ended() && !lease.has_finalizer());
+        lease.metadata.finalizers = Some(vec!["example.com/other".to_owned(), FINALIZER.to_owned()]);
+        lease.status = Some(LeaseStatus { observed_generation: Some(1), ..LeaseStatus::default() });
+        assert!(lease.is_granted() && !lease.is_ended() && lease.has_finalizer());
+        lease.status.as_mut().unwrap().end_time =
+            Some(crate::api::time::micro("2026-01-31T12:00:00Z".parse().unwrap()));
+        assert!(lease.is_ended());
+    }
+}
