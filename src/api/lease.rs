@@ -110,9 +110,9 @@ pub mod reason {
     ),
     printcolumn(
         name = "ATTACHED",
-        type_ = "integer",
-        json_path = ".status.attached.objects",
-        description = "Objects that go when the lease ends"
+        type_ = "string",
+        json_path = ".status.attached",
+        description = "Objects, and keys of objects that stay, which go when the lease ends"
     ),
     printcolumn(
         name = "EXPIRES",
@@ -151,7 +151,9 @@ pub struct LeaseSpec {
     /// RFC 3339 with up to nine decimals, for example 2026-01-31T12:00:00.123456Z. What it says is for people, so no
     /// clock of a client matters, but an unchanged value renews nothing: make each one new. Once set it can't be removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = RENEW_TIME_MAX_LENGTH), regex(pattern = RENEW_TIME_PATTERN))]
+    #[schemars(length(max = RENEW_TIME_MAX_LENGTH))]
+    #[x_kube(validation = Rule::new(format!("self.matches(r'{RENEW_TIME_PATTERN}')"))
+        .message("must be a time like 2026-01-31T12:00:00.123456Z"))]
     pub renew_time: Option<String>,
 
     /// Who keeps the lease alive. For people.
