@@ -7,6 +7,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::time::{RENEW_TIME_MAX_LENGTH, RENEW_TIME_PATTERN};
+
 /// The finalizer that keeps a lease in place until everything attached to it is gone.
 pub const FINALIZER: &str = "lessor.dev/revoke";
 
@@ -17,6 +19,21 @@ pub const MAX_SECONDS: i64 = 9_000_000_000;
 
 /// What the API server answers to a renewal that comes too late.
 pub const ENDED_MESSAGE: &str = "lease has ended: grant a new one";
+
+/// The longest `spec.holder`, in characters.
+pub const MAX_HOLDER_LENGTH: u32 = 253;
+
+// Rules that the API server holds every client to. Those that compare with `oldSelf` stand at the root of the schema: at
+// `.status` they would not be looked at when a write drops `status` as a whole.
+pub(super) const TERM_RULE: &str = "!has(oldSelf.status) || !has(oldSelf.status.term) || (has(self.status) && has(self.status.term) \
+                         && self.status.term >= oldSelf.status.term)";
+pub(super) const TERM_MESSAGE: &str = "status.term never decreases: another primary has taken over";
+const END_TIME_RULE: &str = "!has(oldSelf.status) || !has(oldSelf.status.endTime) || (has(self.status) \
+                             && has(self.status.endTime) && self.status.endTime == oldSelf.status.endTime)";
+const END_TIME_MESSAGE: &str = "status.endTime, once set, never changes: the lease has ended";
+const FROZEN_RULE: &str = "!has(oldSelf.status) || !has(oldSelf.status.endTime) || self.spec == oldSelf.spec";
+const RENEW_TIME_RULE: &str = "!has(oldSelf.spec.renewTime) || has(self.spec.renewTime)";
+const RENEW_TIME_MESSAGE: &str = "spec.renewTime, once set, can't be removed: change it to renew the lease";
 
 /// Types of the conditions of a lease.
 pub mod condition {
@@ -52,6 +69,19 @@ pub mod reason {
     namespaced,
     status = "LeaseStatus",
     derive = "PartialEq",
+    validation = Rule::new(TERM_RULE).message(TERM_MESSAGE).reason(Reason::FieldValueForbidden).field_path(".status"),
+    validation = Rule::new(END_TIME_RULE)
+        .message(END_TIME_MESSAGE)
+        .reason(Reason::FieldValueForbidden)
+        .field_path(".status"),
+    validation = Rule::new(FROZEN_RULE)
+        .message(ENDED_MESSAGE)
+        .reason(Reason::FieldValueForbidden)
+        .field_path(".spec"),
+    validation = Rule::new(RENEW_TIME_RULE)
+        .message(RENEW_TIME_MESSAGE)
+        .reason(Reason::FieldValueForbidden)
+        .field_path(".spec"),
     doc = "A promise of time: granted for a TTL, renewed by its holder, and over when it isn't. ConfigMaps, and \
            single keys of annotated objects, attach to a lease and are deleted when it ends.",
     printcolumn(
@@ -80,9 +110,9 @@ pub mod reason {
     ),
     printcolumn(
         name = "ATTACHED",
-        type_ = "integer",
-        json_path = ".status.attached.objects",
-        description = "Objects that go when the lease ends"
+        type_ = "string",
+        json_path = ".status.attached",
+        description = "Objects, and keys of objects that stay, which go when the lease ends"
     ),
     printcolumn(
         name = "EXPIRES",
@@ -113,7 +143,7 @@ pub struct LeaseSpec {
     ///
     /// What is granted is at least the operator's minimum (5 seconds unless set otherwise) and at most its maximum: see
     /// `status.grantedTTLSeconds`. A changed `ttlSeconds` renews the lease, like a changed `renewTime`.
-    #[schemars(range(min = 1, max = 9_000_000_000_i64))]
+    #[schemars(range(min = 1, max = MAX_SECONDS))]
     pub ttl_seconds: i64,
 
     /// Renews the lease whenever its holder changes it.
@@ -121,26 +151,34 @@ pub struct LeaseSpec {
     /// RFC 3339 with up to nine decimals, for example 2026-01-31T12:00:00.123456Z. What it says is for people, so no
     /// clock of a client matters, but an unchanged value renews nothing: make each one new. Once set it can't be removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = RENEW_TIME_MAX_LENGTH))]
+    #[x_kube(validation = Rule::new(format!("self.matches(r'{RENEW_TIME_PATTERN}')"))
+        .message("must be a time like 2026-01-31T12:00:00.123456Z"))]
     pub renew_time: Option<String>,
 
     /// Who keeps the lease alive. For people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = MAX_HOLDER_LENGTH))]
     pub holder: Option<String>,
 
     /// The lease ends at the latest this many seconds after its grant, however often it is renewed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = MAX_SECONDS))]
     pub max_lifetime_seconds: Option<i64>,
 
     /// While true, time stands still: what remained (`status.remainingSeconds`) remains.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("default" = false))]
     pub suspend: bool,
 
     /// When no more than this many seconds remain, the condition `Expiring` becomes True and an Event says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = MAX_SECONDS))]
     pub warn_before_seconds: Option<i64>,
 
     /// What becomes of the lease itself once everything attached to it is gone.
     #[serde(default, skip_serializing_if = "AfterExpiry::is_delete")]
+    #[schemars(extend("default" = "Delete"))]
     pub after_expiry: AfterExpiry,
 }
 
@@ -214,13 +252,11 @@ pub struct LeaseStatus {
 
 /// How much is attached to a lease.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct Attached {
     /// Whole objects.
-    #[serde(default)]
     pub objects: i64,
     /// Keys of objects that stay.
-    #[serde(default)]
     pub keys: i64,
 }
 
@@ -238,5 +274,52 @@ impl Lease {
     /// Whether the finalizer that makes its end complete is in place.
     pub fn has_finalizer(&self) -> bool {
         self.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_says_only_what_was_said_to_it() {
+        let lease = Lease::new("session-42", LeaseSpec { ttl_seconds: 10, ..LeaseSpec::default() });
+        assert_eq!(serde_json::to_value(&lease).unwrap()["spec"], json!({"ttlSeconds": 10}));
+        assert_eq!(serde_json::to_value(LeaseStatus::default()).unwrap(), json!({}));
+    }
+
+    #[test]
+    fn fields_are_called_as_kubernetes_would_call_them() {
+        let status = json!({
+            "conditions": [],
+            "observedGeneration": 1,
+            "grantedTTLSeconds": 10,
+            "grantTime": "2026-01-31T12:00:00.000000Z",
+            "expiryTime": "2026-01-31T12:00:10.000000Z",
+            "endTime": "2026-01-31T12:00:10.000000Z",
+            "remainingSeconds": 5,
+            "primary": "lessor-0",
+            "term": 3,
+            "fencingToken": 4711,
+            "attached": {"objects": 1, "keys": 2},
+        });
+        let read: LeaseStatus = serde_json::from_value(status.clone()).unwrap();
+        let mut written = serde_json::to_value(&read).unwrap();
+        written["conditions"] = json!([]);
+        assert_eq!(written, status);
+    }
+
+    #[test]
+    fn a_lease_has_ended_once_its_end_is_committed() {
+        let mut lease = Lease::new("session-42", LeaseSpec { ttl_seconds: 10, ..LeaseSpec::default() });
+        assert!(!lease.is_granted() && !lease.is_ended() && !lease.has_finalizer());
+        lease.metadata.finalizers = Some(vec!["example.com/other".to_owned(), FINALIZER.to_owned()]);
+        lease.status = Some(LeaseStatus { observed_generation: Some(1), ..LeaseStatus::default() });
+        assert!(lease.is_granted() && !lease.is_ended() && lease.has_finalizer());
+        lease.status.as_mut().unwrap().end_time =
+            Some(crate::api::time::micro("2026-01-31T12:00:00Z".parse().unwrap()));
+        assert!(lease.is_ended());
     }
 }

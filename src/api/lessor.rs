@@ -6,6 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime};
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
+use super::lease::{TERM_MESSAGE, TERM_RULE};
+
 /// A `Lessor` asks for nothing: the operator makes it, and only its status says something.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[kube(
@@ -19,6 +21,7 @@ use serde::{Deserialize, Serialize};
     status = "LessorStatus",
     derive = "PartialEq",
     derive = "Default",
+    validation = Rule::new(TERM_RULE).message(TERM_MESSAGE).reason(Reason::FieldValueForbidden).field_path(".status"),
     doc = "Says which replica of the operator is the primary lessor, the one that acts. Made by the operator, and written \
            only when the primary changes or has to prove itself: it is no heartbeat.",
     printcolumn(name = "PRIMARY", type_ = "string", json_path = ".status.primary", description = "Who acts"),

@@ -169,3 +169,116 @@ impl fmt::Display for Pointer {
         f.write_str(&self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn pointer(text: &str) -> Pointer {
+        Pointer::parse(text).unwrap()
+    }
+
+    #[test]
+    fn a_pointer_names_members_from_the_outermost_in() {
+        let names: Vec<_> = pointer("/spec/a~1b/m~0n/~01").tokens().collect();
+        assert_eq!(names, ["spec", "a/b", "m~n", "~1"]);
+    }
+
+    #[test]
+    fn what_is_no_pointer_is_refused_with_a_word_on_what_would_be() {
+        use PointerError::{BadEscape, EmptyPart, IntoArray, NoSlash, TooLong};
+        assert!(matches!(Pointer::parse(""), Err(NoSlash(_))));
+        assert!(matches!(Pointer::parse("spec/a"), Err(NoSlash(_))));
+        assert!(matches!(Pointer::parse("/"), Err(EmptyPart(_))));
+        assert!(matches!(Pointer::parse("/spec/"), Err(EmptyPart(_))));
+        assert!(matches!(Pointer::parse("/spec//a"), Err(EmptyPart(_))));
+        assert!(matches!(Pointer::parse("/spec/~"), Err(BadEscape(_))));
+        assert!(matches!(Pointer::parse("/spec/~2"), Err(BadEscape(_))));
+        assert!(matches!(Pointer::parse("/spec/~~0"), Err(BadEscape(_))));
+        assert!(matches!(Pointer::parse("/spec/list/-"), Err(IntoArray(_))));
+        assert!(matches!(Pointer::parse(&format!("/{}", "a".repeat(MAX_LENGTH))), Err(TooLong(_))));
+    }
+
+    #[test]
+    fn what_makes_the_object_what_it_is_cannot_be_named() {
+        for text in [
+            "/kind",
+            "/apiVersion",
+            "/status",
+            "/status/phase",
+            "/metadata",
+            "/metadata/name",
+            "/metadata/finalizers",
+            "/metadata/labels",
+            "/metadata/labels/a/b",
+            "/metadata/annotations",
+            "/metadata/annotations/lessor.dev~1lease",
+            "/metadata/annotations/key.lessor.dev~1a",
+            "/metadata/annotations/lessor.dev~1keys/a",
+        ] {
+            assert!(matches!(Pointer::parse(text), Err(PointerError::Protected(_))), "{text}");
+        }
+        for text in [
+            "/metadata/labels/session",
+            "/metadata/annotations/note",
+            "/metadata/annotations/example.com~1note",
+            "/metadata/annotations/notlessor.dev~1note",
+            "/spec",
+            "/spec/status",
+            "/statuses",
+        ] {
+            assert!(Pointer::parse(text).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_pointer_leads_to_members_only() {
+        let object = json!({"spec": {"a/b": {"0": null}, "list": [{"name": "x"}], "text": "y"}});
+        let locate = |text| pointer(text).locate(&object);
+        assert_eq!(locate("/spec/a~1b"), Location::Present);
+        assert_eq!(locate("/spec/a~1b/0"), Location::Present);
+        assert_eq!(locate("/spec/list"), Location::Present);
+        assert_eq!(locate("/spec/a~1b/1"), Location::Absent);
+        assert_eq!(locate("/spec/none/deeper"), Location::Absent);
+        assert_eq!(locate("/spec/text/deeper"), Location::Absent);
+        assert_eq!(locate("/spec/list/0"), Location::InArray);
+        assert_eq!(locate("/spec/list/0/name"), Location::InArray);
+        assert_eq!(locate("/spec/list/7"), Location::InArray);
+    }
+
+    #[test]
+    fn a_pointer_contains_itself_and_what_lies_inside_it() {
+        let outer = pointer("/spec/a");
+        assert!(outer.contains(&outer) && outer.contains(&pointer("/spec/a/b")));
+        assert!(!outer.contains(&pointer("/spec/ab")) && !pointer("/spec/a/b").contains(&outer));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_pointer_or_refused(text in any::<String>()) {
+            if let Ok(pointer) = Pointer::parse(&text) {
+                prop_assert_eq!(pointer.as_str(), text);
+            }
+        }
+
+        #[test]
+        fn a_pointer_says_the_same_as_the_names_it_was_made_of(names in prop::collection::vec("[a-b~/0-1]{1,3}", 1..5)) {
+            let escaped: String =
+                names.iter().map(|name| format!("/{}", name.replace('~', "~0").replace('/', "~1"))).collect();
+            prop_assert_eq!(pointer(&escaped).tokens().collect::<Vec<_>>(), names);
+        }
+
+        #[test]
+        fn in_order_what_lies_inside_comes_right_behind(
+            texts in prop::collection::btree_set("(/[a-b-]{1,2}x){1,4}", 2..12)
+        ) {
+            let sorted: std::collections::BTreeSet<Pointer> = texts.iter().map(|text| pointer(text)).collect();
+            let nested = sorted.iter().any(|a| sorted.iter().any(|b| a != b && a.contains(b)));
+            let neighbours = sorted.iter().zip(sorted.iter().skip(1)).any(|(a, b)| a.contains(b));
+            prop_assert_eq!(nested, neighbours);
+        }
+    }
+}

@@ -47,3 +47,50 @@ pub fn renewal(now: Timestamp, previous: Option<&str>) -> String {
     // Less than a microsecond after the last one, or at the very end of time.
     next.checked_add(SignedDuration::from_micros(1)).map_or(text, to_text)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        from_text(text).unwrap()
+    }
+
+    #[test]
+    fn times_are_written_as_kubernetes_writes_them() {
+        assert_eq!(to_text(at("2026-01-31T12:00:00Z")), "2026-01-31T12:00:00.000000Z");
+        assert_eq!(to_text(at("2026-01-31T13:00:00.5+01:00")), "2026-01-31T12:00:00.500000Z");
+        let micro = serde_json::to_value(micro(at("2026-01-31T12:00:00.1234567Z"))).unwrap();
+        assert_eq!(micro, "2026-01-31T12:00:00.123456Z");
+    }
+
+    #[test]
+    fn a_time_as_text_is_never_later_than_the_time() {
+        assert_eq!(to_text(at("2026-01-31T12:00:00.999999999Z")), "2026-01-31T12:00:00.999999Z");
+    }
+
+    #[test]
+    fn a_renewal_in_the_same_microsecond_or_after_a_clock_stepped_back_is_new_all_the_same() {
+        let now = at("2026-01-31T12:00:00.123456Z");
+        assert_eq!(renewal(now, None), "2026-01-31T12:00:00.123456Z");
+        assert_eq!(renewal(now, Some("2026-01-31T12:00:00.123456Z")), "2026-01-31T12:00:00.123457Z");
+        assert_eq!(renewal(now, Some("2026-01-31T12:00:01Z")), "2026-01-31T12:00:01.000001Z");
+        assert_eq!(renewal(now, Some("nonsense")), "2026-01-31T12:00:00.123456Z");
+    }
+
+    proptest! {
+        #[test]
+        fn each_renewal_is_new_and_later(nanos in 0..4_000_000_000_000_000_000_i64, steps in prop::collection::vec(-3_000..3_000_i64, 1..8)) {
+            let mut now = Timestamp::from_nanosecond(i128::from(nanos)).unwrap();
+            let mut last = to_text(now);
+            for step in steps {
+                now = now.checked_add(SignedDuration::from_nanos(step)).unwrap();
+                let next = renewal(now, Some(&last));
+                prop_assert!(from_text(&next) > from_text(&last), "{last} then {next}");
+                last = next;
+            }
+        }
+    }
+}

@@ -8,16 +8,24 @@
 //! nothing, so nothing is ever removed on a guess.
 
 use std::{
-    borrow::Borrow,
     collections::{BTreeMap, BTreeSet},
     fmt,
     ops::Bound,
-    sync::Arc,
 };
 
 use serde::de::{Deserializer, MapAccess, Visitor};
 
-use super::pointer::{Pointer, PointerError};
+mod name;
+mod problem;
+#[cfg(test)]
+mod tests;
+
+pub use name::{Key, KeyFault, KeyForm, LeaseName, NameFault};
+pub use problem::{KeysFault, Problem};
+
+use super::pointer::Pointer;
+pub(super) use name::shortened;
+use name::shortened_to;
 
 /// The annotation that attaches the whole object.
 pub const LEASE_ANNOTATION: &str = "lessor.dev/lease";
@@ -25,28 +33,6 @@ pub const LEASE_ANNOTATION: &str = "lessor.dev/lease";
 pub const KEY_PREFIX: &str = "key.lessor.dev/";
 /// The annotation that attaches keys as a JSON object.
 pub const KEYS_ANNOTATION: &str = "lessor.dev/keys";
-
-/// The longest name of an object, and of a key of a ConfigMap or Secret.
-const MAX_NAME_LENGTH: usize = 253;
-/// How much of a value a message shows, in bytes.
-const SHOWN: usize = 60;
-
-/// What the keys of an object are: it depends on the object's kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum KeyForm {
-    /// ConfigMap and Secret: keys of `data` and `binaryData`.
-    Data,
-    /// Any other kind: JSON pointers to members.
-    Pointer,
-}
-
-/// The name of a lease, in the namespace of the object that is attached to it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LeaseName(Arc<str>);
-
-/// A key of an object: a key of its `data`, or a JSON pointer (which begins with a slash).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Arc<str>);
 
 /// What an object's annotations attach to leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,140 +43,6 @@ pub struct Attachments {
     pub keys: BTreeMap<Key, LeaseName>,
     /// What could not be understood, and so attaches nothing.
     pub problems: Vec<Problem>,
-}
-
-/// An annotation, or a key named by annotations, that attaches nothing, and why.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
-    /// The value names no lease.
-    #[error("annotation {annotation:?} is {value:?}, which is no name of a lease: {fault}")]
-    BadLeaseName {
-        /// The annotation, shortened.
-        annotation: String,
-        /// Its value, shortened.
-        value: String,
-        /// What is wrong, and what would be right.
-        fault: NameFault,
-    },
-    /// What follows `key.lessor.dev/` names no key that an object of this kind can have.
-    #[error("annotation {annotation:?} names no key: {fault}")]
-    BadKey {
-        /// The annotation, shortened.
-        annotation: String,
-        /// What is wrong, and what would be right.
-        fault: KeyFault,
-    },
-    /// `lessor.dev/keys` is void as a whole.
-    #[error("annotation \"{KEYS_ANNOTATION}\" attaches nothing: {fault}")]
-    BadKeys {
-        /// The first thing that is wrong, and what would be right.
-        fault: KeysFault,
-    },
-    /// Two annotations attach one key to different leases.
-    #[error(
-        "key {key:?} is attached to lease {one:?} by annotation \"{KEY_PREFIX}{key}\" and to lease {other:?} by annotation \
-         \"{KEYS_ANNOTATION}\": it stays as it is until one of them is removed"
-    )]
-    TwoLeases {
-        /// The key.
-        key: String,
-        /// The lease named by the key's own annotation.
-        one: String,
-        /// The lease named by `lessor.dev/keys`.
-        other: String,
-    },
-}
-
-/// What is wrong with the name of a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NameFault {
-    /// There is none.
-    #[error("it is empty; write the name of a lease in the same namespace, like \"session-42\"")]
-    Empty,
-    /// It is too long.
-    #[error("it has {0} bytes and names have at most {MAX_NAME_LENGTH}; write one like \"session-42\"")]
-    TooLong(usize),
-    /// It has a character that no name has, or one in the wrong place.
-    #[error(
-        "names have lower case letters, digits, \"-\" and \".\", and begin and end with a letter or digit, \
-         like \"session-42\""
-    )]
-    BadCharacter,
-}
-
-/// What is wrong with a key.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum KeyFault {
-    /// No key of `data` can be called so.
-    #[error(
-        "{0:?} can be no key of a ConfigMap or Secret: those have letters, digits, \"-\", \"_\" and \".\", at most \
-         {MAX_NAME_LENGTH}, like \"session-42.token\""
-    )]
-    NotOfData(String),
-    /// No member can be removed by this pointer.
-    #[error(transparent)]
-    Pointer(#[from] PointerError),
-    /// An annotation's name can't hold a pointer.
-    #[error(
-        "this kind has no keys of data; name a member by a JSON pointer, like {KEYS_ANNOTATION}: \
-         '{{\"/spec/suspend\": \"session-42\"}}'"
-    )]
-    NeedsPointer,
-}
-
-/// Why `lessor.dev/keys` is void.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum KeysFault {
-    /// It is no JSON object whose values are strings.
-    #[error(
-        "{value:?} is no JSON object of keys and names of leases ({error}); write it like '{}'",
-        r#"{"KEY": "session-42"}"#
-    )]
-    NotJson {
-        /// The value, shortened.
-        value: String,
-        /// What the JSON parser says.
-        error: String,
-    },
-    /// It names no key.
-    #[error("it names no key; write it like '{}', or remove it", r#"{"KEY": "session-42"}"#)]
-    Empty,
-    /// It names a key twice.
-    #[error("it names the key {0:?} twice; leave one of them")]
-    TwiceNamed(String),
-    /// It names something that is no key.
-    #[error(transparent)]
-    BadKey(#[from] KeyFault),
-    /// It gives a key something that is no name of a lease.
-    #[error("key {key:?} has {value:?}, which is no name of a lease: {fault}")]
-    BadLeaseName {
-        /// The key, shortened.
-        key: String,
-        /// Its value, shortened.
-        value: String,
-        /// What is wrong, and what would be right.
-        fault: NameFault,
-    },
-    /// One pointer lies inside another.
-    #[error("{inner:?} lies inside {outer:?}; leave one of them")]
-    Nested {
-        /// The pointer to the whole.
-        outer: String,
-        /// The pointer to a part of it.
-        inner: String,
-    },
-}
-
-impl Problem {
-    /// One word for it: the reason of an Event, or the label of a metric.
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::BadLeaseName { .. } => "BadLeaseName",
-            Self::BadKey { .. } => "BadKey",
-            Self::BadKeys { .. } => "BadKeys",
-            Self::TwoLeases { .. } => "TwoLeases",
-        }
-    }
 }
 
 impl Attachments {
@@ -332,7 +184,8 @@ fn bad_lease_name(annotation: &str, value: &str, fault: NameFault) -> Problem {
 fn parse_keys(json: &str, form: KeyForm) -> Result<BTreeMap<Key, LeaseName>, KeysFault> {
     let Entries(entries) = serde_json::from_str(json).map_err(|error| KeysFault::NotJson {
         value: shortened(json),
-        error: shortened(&error.to_string()),
+        // The parser may repeat a value of any length in front of the place where it stumbled.
+        error: shortened_to(200, &error.to_string()),
     })?;
     if entries.is_empty() {
         return Err(KeysFault::Empty);
@@ -395,93 +248,3 @@ impl<'de> serde::Deserialize<'de> for Entries {
         deserializer.deserialize_map(Members)
     }
 }
-
-impl LeaseName {
-    /// Reads the name of a lease: a DNS subdomain, as the API server demands of any object's name.
-    ///
-    /// # Errors
-    ///
-    /// Says what is wrong with `name`.
-    pub fn parse(name: &str) -> Result<Self, NameFault> {
-        if name.is_empty() {
-            return Err(NameFault::Empty);
-        }
-        if name.len() > MAX_NAME_LENGTH {
-            return Err(NameFault::TooLong(name.len()));
-        }
-        let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        let is_label = |label: &str| {
-            let bytes = label.as_bytes();
-            bytes.iter().all(|byte| is_alphanumeric(*byte) || *byte == b'-')
-                && bytes.first().is_some_and(|byte| is_alphanumeric(*byte))
-                && bytes.last().is_some_and(|byte| is_alphanumeric(*byte))
-        };
-        if name.split('.').all(is_label) { Ok(Self(name.into())) } else { Err(NameFault::BadCharacter) }
-    }
-
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Key {
-    /// Reads a key of an object whose keys have the form `form`.
-    ///
-    /// # Errors
-    ///
-    /// Says what is wrong with `key` and shows how it would be right.
-    pub fn parse(key: &str, form: KeyForm) -> Result<Self, KeyFault> {
-        match form {
-            KeyForm::Data if is_data_key(key) => Ok(Self(key.into())),
-            KeyForm::Data => Err(KeyFault::NotOfData(shortened(key))),
-            KeyForm::Pointer => Ok(Pointer::parse(key).map(|pointer| Self(pointer.as_str().into()))?),
-        }
-    }
-
-    /// The key as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-/// Whether the API server takes `key` as a key of a ConfigMap's or Secret's data.
-fn is_data_key(key: &str) -> bool {
-    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    (1..=MAX_NAME_LENGTH).contains(&key.len())
-        && key.bytes().all(is_allowed)
-        && key != "."
-        && !key.starts_with("..")
-}
-
-/// A text as a message shows it: cut, if it is long, where a character ends.
-pub(super) fn shortened(text: &str) -> String {
-    if text.len() <= SHOWN {
-        return text.to_owned();
-    }
-    format!("{}…", &text[..text.floor_char_boundary(SHOWN)])
-}
-
-macro_rules! text {
-    ($name:ident) => {
-        impl Borrow<str> for $name {
-            fn borrow(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl AsRef<str> for $name {
-            fn as_ref(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-    };
-}
-text!(LeaseName);
-text!(Key);
