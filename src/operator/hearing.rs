@@ -59,6 +59,8 @@ pub struct Now {
     pub server: Option<Timestamp>,
     /// How long ago the API server was heard.
     pub silence: Duration,
+    /// Whether it is not heard at present: lease time stands still.
+    pub deaf: bool,
 }
 
 impl Default for Hearing {
@@ -88,6 +90,7 @@ impl Hearing {
                 date.checked_add(since).unwrap_or(date)
             }),
             silence: mono.saturating_sub(state.clock.last_heard()),
+            deaf: state.clock.is_deaf(mono),
         }
     }
 

@@ -89,6 +89,10 @@ impl Leases {
             return Change { stale_news: true, ..Change::default() };
         }
         entry.stale = false;
+        if std::mem::take(&mut entry.handed_out) {
+            // Whatever has changed: it is due no more, or will be handed out again.
+            self.lessor.reinstate(&uid);
+        }
         let old = std::mem::replace(&mut entry.record, record);
         let new = &entry.record;
         let mut change = Change { status_written: old.status != new.status, ..Change::default() };
@@ -212,9 +216,30 @@ impl Leases {
         &self.lessor
     }
 
-    /// The lessor in memory, to promote, demote and poll it.
-    pub fn lessor_mut(&mut self) -> &mut Lessor<Uuid> {
-        &mut self.lessor
+    /// Takes up to `limit` leases from the lessor whose time has run out, in the order of their deadlines. Each is handed
+    /// out once, until something about it changes.
+    pub fn hand_out(&mut self, limit: usize, now: &Now) -> Vec<Uuid> {
+        let due = self.lessor.poll(now.lease, limit);
+        for uid in &due {
+            if let Some(entry) = self.entries.get_mut(uid) {
+                entry.handed_out = true;
+            }
+        }
+        due
+    }
+
+    /// This replica is primary: what is due is handed out.
+    pub fn promote(&mut self) {
+        self.lessor.promote();
+    }
+
+    /// This replica is primary no more: nothing is handed out, and what was comes back.
+    pub fn demote(&mut self) {
+        self.lessor.demote();
+        for (uid, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.handed_out) {
+            entry.handed_out = false;
+            self.lessor.reinstate(uid);
+        }
     }
 
     /// What the lessor says of a lease.
@@ -226,7 +251,7 @@ impl Leases {
             deadline,
             remaining: lessor.remaining(uid, now.lease)?,
             due: deadline.is_some_and(|deadline| deadline <= now.lease),
-            overdue: deadline.filter(|deadline| *deadline <= now.lease).map(|deadline| now.lease.saturating_since(deadline)),
+            overdue: deadline.filter(|deadline| *deadline <= now.lease).map(|deadline| now.lease.since(deadline)),
         })
     }
 }

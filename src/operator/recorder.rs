@@ -98,8 +98,8 @@ async fn write(events: Events, queue: Arc<Queue>, per_second: f64, lessor: Strin
             action: notice.reason.to_owned(),
             secondary: None,
         };
-        let publishing = events.publish(&event, &reference(&notice.about, &lessor));
-        match tokio::time::timeout(PATIENCE, publishing).await {
+        let reference = reference(&notice.about, &lessor);
+        match tokio::time::timeout(PATIENCE, events.publish(&event, &reference)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(about = %notice.about, %error, "event not written"),
             Err(_) => tracing::debug!(about = %notice.about, "event not written in time"),

@@ -604,7 +604,7 @@ impl Replica {
             return None;
         }
         let deadline = if self.leading.is_some() { self.leases.lessor().next_due() } else { self.leases.lessor().earliest().map(|(_, deadline)| deadline) }?;
-        let at = now.mono + deadline.saturating_since(now.lease);
+        let at = now.mono + deadline.since(now.lease);
         if self.leading.is_none() {
             // One that is due already waits in the writer lease.
             return (at > now.mono).then_some(at);
@@ -647,7 +647,7 @@ impl Replica {
     /// must not be taken for a holder that is gone.
     fn approach(&mut self, now: &Now) {
         let Some(deadline) = self.leases.lessor().next_due().filter(|_| self.leading.is_some()) else { return };
-        if deadline.saturating_since(now.lease) <= FRESH && self.approached != Some(deadline) {
+        if deadline.since(now.lease) <= FRESH && self.approached != Some(deadline) {
             self.approached = Some(deadline);
             if now.silence > FRESH / 2 {
                 self.writer.try_work(Work::Approach, now.mono);
@@ -858,7 +858,7 @@ impl Replica {
                 let going = format!("{} objects and {} keys go", attached.objects, attached.keys);
                 match deadline {
                     Some(deadline) => {
-                        let late = now.lease.saturating_since(deadline).as_millis();
+                        let late = now.lease.since(deadline).as_millis();
                         ("Expired", format!("expired {late} ms after its deadline; {going}"))
                     }
                     None => ("Revoked", format!("revoked: the lease was deleted; {going}")),
@@ -1033,11 +1033,11 @@ impl Replica {
         self.approached = None;
         if before.is_some() {
             self.cancel_flights(now);
-            self.leases.demote(now);
+            self.leases.demote();
         }
         match leads {
             Some(term) => {
-                self.leases.promote(now);
+                self.leases.promote();
                 let note = format!("{} is primary under term {term}", self.settings.identity);
                 self.out.notices.push(Notice::normal(About::Lessor, "Promoted", note));
                 let objects: Vec<ObjectId> = self.objects.iter().map(|(id, _)| id.clone()).collect();

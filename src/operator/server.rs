@@ -13,13 +13,10 @@ use super::{
     attached::{ObjectId, Removal},
     request::{Answer, Refusal, Request},
 };
-use crate::api::{Lease, Lessor};
+use crate::api::{Lease, Lessor, lease::TERM_MESSAGE, lessor::LessorSpec};
 
 /// Under this name the server records what we write.
 pub const FIELD_MANAGER: &str = "lessor";
-
-/// What the CRD says when a status is written under a lower term than it carries.
-const LOWER_TERM: &str = "term";
 
 /// The API server, as seen by one replica.
 #[derive(Clone)]
@@ -52,7 +49,7 @@ impl Server {
             Request::ReadLessor => Answer::Lessor(Box::new(lessors().get(&self.lessor).await?)),
             Request::CreateLessor => {
                 let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-                Answer::Lessor(Box::new(lessors().create(&params, &Lessor::new(&self.lessor)).await?))
+                Answer::Lessor(Box::new(lessors().create(&params, &Lessor::new(&self.lessor, LessorSpec::default())).await?))
             }
             Request::WriteLessor { version, status } => {
                 let patch = json!({"metadata": {"resourceVersion": version.to_string()}, "status": status});
@@ -114,7 +111,7 @@ fn refusal(error: Error) -> Answer {
         404 if names_an_object(&status) => return Answer::Gone,
         404 => Refusal::NoSuchKind,
         409 => Refusal::Conflict,
-        422 if is_about_the_term(&status) => Refusal::LowerTerm,
+        422 if status.message.contains(TERM_MESSAGE) => Refusal::LowerTerm,
         401 | 403 => Refusal::Forbidden(status.message),
         429 => Refusal::Throttled(
             status

@@ -139,7 +139,7 @@ impl Situation<'_> {
             && deadline > published + TOLERANCE
         {
             let half = held.ttl / 2;
-            if published.saturating_since(lease) < half {
+            if published.since(lease) < half {
                 return Step::Refresh(Box::new(new));
             }
             at(self.mono_of(published) - half.min(self.mono_of(published)));
@@ -233,7 +233,7 @@ impl Situation<'_> {
             status.set_state(State::Granted, wall);
             status.remaining_seconds = None;
             status.expiry = held.deadline.map(|deadline| {
-                let remaining = deadline.saturating_since(self.now.lease);
+                let remaining = deadline.since(self.now.lease);
                 wall.saturating_add(i64::try_from(remaining.as_millis()).unwrap_or(i64::MAX))
             });
             // The end of time, as far as the API can write it.
@@ -265,7 +265,7 @@ impl Situation<'_> {
 
     /// When a time of lease time comes, on the replica's clock, if it goes on hearing the server.
     fn mono_of(&self, time: LeaseTime) -> Duration {
-        self.now.mono.saturating_add(time.saturating_since(self.now.lease))
+        self.now.mono.saturating_add(time.since(self.now.lease))
     }
 }
 

@@ -64,7 +64,7 @@ impl fmt::Display for Failure {
 /// Starts all watches: of our `Lessor`, of leases, and of each kind that can be attached. They end with `sender`'s
 /// receiver.
 pub fn start(client: &Client, settings: &Settings, kinds: &[Arc<Kind>], sender: &mpsc::Sender<Observation>) {
-    let watch = Watch { client: client.clone(), sender: sender.clone() };
+    let watch = Watch { sender: sender.clone() };
     let named = config().fields(&format!("metadata.name={}", settings.lessor));
     watch.spawn(Api::all(client.clone()), named, readable, Observation::Lessor);
 
@@ -111,7 +111,6 @@ fn readable<K>(object: DeserializeGuard<K>) -> Option<K> {
 }
 
 struct Watch {
-    client: Client,
     sender: mpsc::Sender<Observation>,
 }
 
@@ -120,8 +119,8 @@ impl Watch {
         &self,
         api: Api<K>,
         config: watcher::Config,
-        read: impl Fn(K) -> Option<T> + Send + 'static,
-        observation: impl Fn(Seen<T>) -> Observation + Send + 'static,
+        read: impl Fn(K) -> Option<T> + Send + Sync + 'static,
+        observation: impl Fn(Seen<T>) -> Observation + Send + Sync + 'static,
     ) where
         K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
         T: Send + 'static,
