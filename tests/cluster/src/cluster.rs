@@ -30,7 +30,7 @@ use tokio::{
 
 use crate::{
     access::{Access, user_with_certificate, write_kubeconfig},
-    audit,
+    audit::{self, AuditLog},
     certs::{self, Authority},
     error::{Doing, Error, LogTail},
     keeper::Keeper,
@@ -64,6 +64,7 @@ struct Servers {
     etcd: Server,
     api_server: Server,
     controller_manager: Option<Server>,
+    audit: Option<AuditLog>,
 }
 
 /// What a cluster shall be like; made by [`Cluster::builder`].
@@ -76,8 +77,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Whether kube-controller-manager runs: without it no namespace is ever emptied, no owned object collected.
-    /// Default: no.
+    /// Whether kube-controller-manager runs: without it no namespace is ever emptied, no owned object collected, and
+    /// the cluster roles `view`, `edit` and `admin`, which aggregate others, are empty. Default: no.
     pub fn controller_manager(mut self, run: bool) -> Self {
         self.controller_manager = run;
         self
@@ -132,10 +133,12 @@ impl Builder {
 
         let port = free_port()?;
         let mut args = Vec::new();
+        let mut audit = None;
         if let Some(policy) = &self.audit {
-            let file = directory.join("audit-policy.json");
+            let (file, log) = (directory.join("audit-policy.json"), directory.join("audit.log"));
             fs::write(&file, policy.file()).doing(|| "writing the audit policy")?;
-            args = audit::arguments(&file, &directory.join("audit.log"));
+            args = audit::arguments(&file, &log);
+            audit = Some(AuditLog::new(log));
         }
         args.extend(self.api_server_args.iter().cloned());
         etcd_ready(&etcd, &directory).await?;
@@ -150,7 +153,7 @@ impl Builder {
         let url = format!("https://127.0.0.1:{port}");
         let admin = authority.client("admin", Some("system:masters"))?;
         let access = Access::with_certificate(&directory, &url, authority.certificate(), admin).await?;
-        let servers = Servers { etcd, api_server, controller_manager: None };
+        let servers = Servers { etcd, api_server, controller_manager: None, audit };
         let processes = AtomicU32::new(0);
         let mut cluster = Cluster { keeper, directory, access, authority, servers: Some(servers), processes };
         cluster.wait_ready().await?;
@@ -301,6 +304,15 @@ impl Cluster {
     pub fn controller_manager(&self) -> Result<&Server, Error> {
         let servers = self.servers.as_ref().ok_or(Error::NotOurs("control the controller manager"))?;
         servers.controller_manager.as_ref().ok_or(Error::NotStarted("a controller manager"))
+    }
+
+    /// The audit log.
+    ///
+    /// # Errors
+    /// The cluster isn't ours, or has been started without one.
+    pub fn audit(&self) -> Result<AuditLog, Error> {
+        let servers = self.servers.as_ref().ok_or(Error::NotOurs("read the audit log"))?;
+        servers.audit.clone().ok_or(Error::NotStarted("an audit log"))
     }
 
     /// Waits until the API server says that it is ready, and serves the namespace `default`.
