@@ -15,6 +15,7 @@ use k8s_openapi::{
     api::{
         authentication::v1::{TokenRequest, TokenRequestSpec},
         core::v1::{Namespace, ServiceAccount},
+        rbac::v1::{ClusterRoleBinding, RoleRef, Subject},
     },
     apimachinery::pkg::version::Info,
 };
@@ -22,6 +23,7 @@ use kube::{
     Api, Client, Config,
     api::{ObjectMeta, PostParams},
 };
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     net::UnixStream,
     sync::OnceCell,
@@ -36,6 +38,7 @@ use crate::{
     keeper::Keeper,
     ports::free_port,
     process::Process,
+    proxy::{self, Proxy},
     server::{self, Server},
     tools::Tool,
 };
@@ -266,10 +269,9 @@ impl Cluster {
             metadata: ObjectMeta { name: Some(name.to_owned()), ..Default::default() },
             ..Default::default()
         };
-        match accounts.create(&PostParams::default(), &account).await {
-            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
-            result => drop(result.doing(|| format!("making the service account {namespace}/{name}"))?),
-        }
+        create_if_missing(&accounts, &account)
+            .await
+            .doing(|| format!("making the service account {namespace}/{name}"))?;
         let day = 24 * 60 * 60;
         let request = TokenRequest {
             spec: Some(TokenRequestSpec { expiration_seconds: Some(day), ..Default::default() }),
@@ -356,6 +358,55 @@ impl Cluster {
         Process::spawn(&self.keeper, command, name, &log)
     }
 
+    /// A proxy between one client and the API server, for faults; it belongs to the async runtime of the caller.
+    pub async fn proxy(&self) -> Result<Proxy, Error> {
+        let (listener, address) = proxy::listen().await?;
+        let token = self.administrator_token().await?;
+        let name = format!("proxy-{}", address.port());
+        let url = format!("https://{address}");
+        let authority = self.authority.certificate();
+        let access = Access::with_token(&self.directory, &name, &url, authority, &token).await?;
+        Proxy::start(listener, &self.authority.server()?, &self.access.admin, access)
+    }
+
+    /// The token of a service account that may do everything: no certificate gets through a proxy.
+    async fn administrator_token(&self) -> Result<String, Error> {
+        let (namespace, name) = ("kube-system", "administrator");
+        let token = self.service_account_token(namespace, name).await?;
+        let binding = ClusterRoleBinding {
+            metadata: ObjectMeta {
+                name: Some("lessor-cluster-administrator".to_owned()),
+                ..Default::default()
+            },
+            role_ref: RoleRef {
+                api_group: Some("rbac.authorization.k8s.io".to_owned()),
+                kind: "ClusterRole".to_owned(),
+                name: "cluster-admin".to_owned(),
+            },
+            subjects: Some(vec![Subject {
+                kind: "ServiceAccount".to_owned(),
+                name: name.to_owned(),
+                namespace: Some(namespace.to_owned()),
+                ..Default::default()
+            }]),
+        };
+        let bindings: Api<ClusterRoleBinding> = Api::all(self.client()?);
+        let doing = || "making an administrator for a proxy";
+        create_if_missing(&bindings, &binding).await.doing(doing)?;
+        // The API server's authorizer learns of the binding a moment later.
+        let client = Client::try_from(self.access.config_with_token(&token)?).doing(doing)?;
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) =
+            Api::<ClusterRoleBinding>::all(client.clone()).get_metadata("cluster-admin").await
+        {
+            if Instant::now() > deadline {
+                return Err(error).doing(doing);
+            }
+            sleep(ASK_EVERY).await;
+        }
+        Ok(token)
+    }
+
     /// Leaves the cluster and `processes` running when this process ends.
     ///
     /// Returns the process id of their keeper: SIGTERM to it (`kill ID`) ends everything and removes the directory.
@@ -400,6 +451,16 @@ async fn etcd_ready(etcd: &Server, directory: &Path) -> Result<(), Error> {
             }
             Err(_) => sleep(Duration::from_millis(10)).await,
         }
+    }
+}
+
+async fn create_if_missing<K>(api: &Api<K>, object: &K) -> Result<(), kube::Error>
+where
+    K: Clone + std::fmt::Debug + DeserializeOwned + Serialize,
+{
+    match api.create(&PostParams::default(), object).await {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        result => result.map(drop),
     }
 }
 
