@@ -1,6 +1,6 @@
 //! `lessor run`: one replica of the operator.
 
-use std::{num::NonZeroU16, time::Duration};
+use std::{io::IsTerminal, num::NonZeroU16, time::Duration};
 
 use anyhow::Context;
 use clap::{Args as ClapArgs, ValueEnum};
@@ -95,7 +95,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     runtime.block_on(async {
         let config = config(args.kubeconfig.as_deref()).await?;
         let settings = settings(args)?;
-        tracing::info!(identity = settings.identity, lessor = settings.lessor, dry_run = settings.dry_run, "starting");
+        tracing::info!(
+            identity = settings.identity,
+            lessor = settings.lessor,
+            dry_run = settings.dry_run,
+            "starting"
+        );
         run::run(config, settings, terminated()?).await?;
         tracing::info!("stopped");
         Ok(())
@@ -104,7 +109,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
 fn log(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let lines = lines.with_target(false).with_ansi(std::io::stderr().is_terminal());
     match format {
         LogFormat::Text => lines.init(),
         LogFormat::Json => lines.json().flatten_event(true).init(),
@@ -117,8 +123,8 @@ async fn config(path: Option<&std::path::Path>) -> anyhow::Result<Config> {
             .await
             .context("no configuration for the API server: set KUBECONFIG or give --kubeconfig, or run inside a cluster");
     };
-    let kubeconfig =
-        Kubeconfig::read_from(path).with_context(|| format!("can't read the kubeconfig {}", path.display()))?;
+    let kubeconfig = Kubeconfig::read_from(path)
+        .with_context(|| format!("can't read the kubeconfig {}", path.display()))?;
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .with_context(|| format!("can't use the kubeconfig {}", path.display()))
@@ -136,7 +142,9 @@ fn settings(args: Args) -> anyhow::Result<Settings> {
         "--lease-duration ({:?}) leaves no time for a request: give at least 500ms",
         args.lease_duration
     );
-    let host = || hostname::get().ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| "lessor".to_owned());
+    let host = || {
+        hostname::get().ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| "lessor".to_owned())
+    };
     let name = args.identity.unwrap_or_else(host);
     Ok(Settings {
         lessor: args.lessor,
@@ -173,7 +181,8 @@ fn terminated() -> anyhow::Result<impl Future<Output = ()>> {
 
 /// A whole number and a unit; nothing is understood by half.
 fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no duration: write a whole number and a unit, like 500ms, 10s, 5m or 2h");
+    let wrong =
+        || format!("{text:?} is no duration: write a whole number and a unit, like 500ms, 10s, 5m or 2h");
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let number: u64 = number.parse().map_err(|_| wrong())?;
@@ -203,7 +212,19 @@ mod tests {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(duration("9000000000s"), Ok(Duration::from_secs(9_000_000_000)));
         assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
-        for wrong in ["", "5", "s", "-1s", "1.5h", "1h30", "1h30m", "5 s", "5S", "99999999999999999999s", "9000000000000000000h"] {
+        for wrong in [
+            "",
+            "5",
+            "s",
+            "-1s",
+            "1.5h",
+            "1h30",
+            "1h30m",
+            "5 s",
+            "5S",
+            "99999999999999999999s",
+            "9000000000000000000h",
+        ] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
     }

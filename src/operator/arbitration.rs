@@ -64,7 +64,11 @@ enum Stage {
     Idle,
     Proving(Term),
     /// `before`: the version that was known when the wait for the primary ended.
-    Claiming { term: Term, reason: Reason<Work>, before: Option<Version> },
+    Claiming {
+        term: Term,
+        reason: Reason<Work>,
+        before: Option<Version>,
+    },
     Resigning,
 }
 
@@ -151,16 +155,22 @@ impl Arbitration {
             (_, Stage::Idle) => Move::Decided(Verdict::Failed),
             (_, Stage::Resigning) => self.decide(Verdict::Lost),
             (Answer::Lessor(_), Stage::Proving(term)) if wrote => self.decide(Verdict::Proved(term)),
-            (Answer::Lessor(_), Stage::Claiming { .. }) if wrote => self.decide(Verdict::Claimed(self.claiming)),
+            (Answer::Lessor(_), Stage::Claiming { .. }) if wrote => {
+                self.decide(Verdict::Claimed(self.claiming))
+            }
             (Answer::Lessor(_), Stage::Proving(term)) => self.write_proof(term, leases, now),
-            (Answer::Lessor(_), Stage::Claiming { reason, before, .. }) => self.read_for_claim(reason, before, leases, now),
+            (Answer::Lessor(_), Stage::Claiming { reason, before, .. }) => {
+                self.read_for_claim(reason, before, leases, now)
+            }
             (Answer::Gone, _) => {
                 self.known = None;
                 Move::Send(Request::CreateLessor)
             }
             // Somebody wrote it meanwhile, perhaps an earlier self: look who.
             (Answer::Refused(Refusal::Conflict | Refusal::LowerTerm), _) => Move::Send(Request::ReadLessor),
-            (Answer::Refused(Refusal::NoSuchKind), Stage::Proving(term)) => self.decide(Verdict::Orphaned(term)),
+            (Answer::Refused(Refusal::NoSuchKind), Stage::Proving(term)) => {
+                self.decide(Verdict::Orphaned(term))
+            }
             _ => self.decide(Verdict::Failed),
         }
     }
@@ -176,7 +186,13 @@ impl Arbitration {
         Verdict::Failed
     }
 
-    fn read_for_claim(&mut self, reason: Reason<Work>, before: Option<Version>, leases: usize, now: Timestamp) -> Move {
+    fn read_for_claim(
+        &mut self,
+        reason: Reason<Work>,
+        before: Option<Version>,
+        leases: usize,
+        now: Timestamp,
+    ) -> Move {
         let Some(known) = &self.known else { return Move::Send(Request::ReadLessor) };
         let named = self.holder(known);
         match reason {
@@ -202,7 +218,10 @@ impl Arbitration {
             leases: i64::try_from(leases).ok(),
             ..known.status.clone()
         };
-        Move::Send(Request::WriteLessor { version: known.version, status: patch(&status, Some(&self.identity)) })
+        Move::Send(Request::WriteLessor {
+            version: known.version,
+            status: patch(&status, Some(&self.identity)),
+        })
     }
 
     fn write_proof(&mut self, term: Term, leases: usize, now: Timestamp) -> Move {
@@ -216,7 +235,10 @@ impl Arbitration {
             leases: i64::try_from(leases).ok(),
             ..known.status.clone()
         };
-        Move::Send(Request::WriteLessor { version: known.version, status: patch(&status, Some(&self.identity)) })
+        Move::Send(Request::WriteLessor {
+            version: known.version,
+            status: patch(&status, Some(&self.identity)),
+        })
     }
 
     fn decide(&mut self, verdict: Verdict) -> Move {

@@ -67,7 +67,11 @@ pub struct ObjectId {
 impl Ord for ObjectId {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         let (kind, others) = (&self.kind.resource, &other.kind.resource);
-        (&self.place, &kind.plural, &kind.api_version).cmp(&(&other.place, &others.plural, &others.api_version))
+        (&self.place, &kind.plural, &kind.api_version).cmp(&(
+            &other.place,
+            &others.plural,
+            &others.api_version,
+        ))
     }
 }
 
@@ -165,7 +169,9 @@ impl AttachedObjects {
             .annotations
             .iter()
             .flatten()
-            .filter(|(name, _)| *name == LEASE_ANNOTATION || *name == KEYS_ANNOTATION || name.starts_with(KEY_PREFIX))
+            .filter(|(name, _)| {
+                *name == LEASE_ANNOTATION || *name == KEYS_ANNOTATION || name.starts_with(KEY_PREFIX)
+            })
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
         if ours.is_empty() {
@@ -227,7 +233,9 @@ impl AttachedObjects {
         let gone: Vec<ObjectId> = self
             .objects
             .keys()
-            .filter(|id| *id.kind == *kind && namespace.is_none_or(|namespace| *id.place.namespace == *namespace))
+            .filter(|id| {
+                *id.kind == *kind && namespace.is_none_or(|namespace| *id.place.namespace == *namespace)
+            })
             .filter(|id| !shown.contains(&id.place))
             .cloned()
             .collect();
@@ -263,8 +271,11 @@ impl AttachedObjects {
     pub fn count(&self, place: &Place) -> Attached {
         let mut count = Attached::default();
         for (_, object) in self.of(place) {
-            count.objects += i64::from(object.attachments.whole.as_ref().is_some_and(|name| name.as_str() == &*place.name));
-            count.keys += object.attachments.keys.values().filter(|name| name.as_str() == &*place.name).count() as i64;
+            count.objects += i64::from(
+                object.attachments.whole.as_ref().is_some_and(|name| name.as_str() == &*place.name),
+            );
+            count.keys +=
+                object.attachments.keys.values().filter(|name| name.as_str() == &*place.name).count() as i64;
         }
         count
     }
@@ -311,7 +322,12 @@ impl AttachedObjects {
 }
 
 fn leases_of(id: &ObjectId, object: &Object) -> Vec<Place> {
-    let names: BTreeSet<&str> =
-        object.attachments.whole.iter().chain(object.attachments.keys.values()).map(|name| name.as_str()).collect();
+    let names: BTreeSet<&str> = object
+        .attachments
+        .whole
+        .iter()
+        .chain(object.attachments.keys.values())
+        .map(|name| name.as_str())
+        .collect();
     names.into_iter().map(|name| Place::new(id.place.namespace.clone(), name)).collect()
 }

@@ -127,7 +127,7 @@ impl Hearing {
 
     fn note_date<B>(&self, response: &Response<B>) {
         let date = response.headers().get(DATE).and_then(|date| date.to_str().ok());
-        if let Some(Ok(date)) = date.map(|date| rfc2822::parse(date)) {
+        if let Some(Ok(date)) = date.map(rfc2822::parse) {
             self.shared.state.lock().date = Some((date.timestamp(), self.start.elapsed()));
         }
     }

@@ -251,7 +251,9 @@ impl Leases {
             deadline,
             remaining: lessor.remaining(uid, now.lease)?,
             due: deadline.is_some_and(|deadline| deadline <= now.lease),
-            overdue: deadline.filter(|deadline| *deadline <= now.lease).map(|deadline| now.lease.since(deadline)),
+            overdue: deadline
+                .filter(|deadline| *deadline <= now.lease)
+                .map(|deadline| now.lease.since(deadline)),
         })
     }
 }

@@ -37,7 +37,9 @@ impl State {
     }
 
     fn read(text: &str) -> Option<Self> {
-        [Self::Granted, Self::Suspended, Self::Expired, Self::Revoked].into_iter().find(|s| s.reason() == text)
+        [Self::Granted, Self::Suspended, Self::Expired, Self::Revoked]
+            .into_iter()
+            .find(|s| s.reason() == text)
     }
 
     fn is_active(self) -> bool {
@@ -187,7 +189,10 @@ impl Published {
 
     /// Moves to `state`; the time of the condition moves only when its status does.
     pub fn set_state(&mut self, state: State, now: Millis) {
-        let since = self.state.filter(|(old, _)| old.is_active() == state.is_active()).map_or(now, |(_, since)| since);
+        let since = self
+            .state
+            .filter(|(old, _)| old.is_active() == state.is_active())
+            .map_or(now, |(_, since)| since);
         self.state = Some((state, since));
     }
 

@@ -2,10 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use k8s_openapi::{
-    apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry,
-    jiff::Timestamp,
-};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry, jiff::Timestamp};
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -150,7 +147,9 @@ impl Recorded {
         Self {
             renewed: latest(&|entry| {
                 let spec = entry.fields_v1.as_ref().and_then(|fields| fields.0.get("f:spec"));
-                spec.is_some_and(|spec| spec.get("f:renewTime").is_some() || spec.get("f:ttlSeconds").is_some())
+                spec.is_some_and(|spec| {
+                    spec.get("f:renewTime").is_some() || spec.get("f:ttlSeconds").is_some()
+                })
             }),
             published: latest(&|entry| entry.subresource.as_deref() == Some("status")),
         }
@@ -174,8 +173,7 @@ pub(super) fn millis(time: Timestamp) -> i64 {
 
 /// A time from milliseconds since 1970; the nearest one that exists.
 pub(super) fn from_millis(millis: i64) -> Timestamp {
-    Timestamp::from_millisecond(millis)
-        .unwrap_or(if millis < 0 { Timestamp::MIN } else { Timestamp::MAX })
+    Timestamp::from_millisecond(millis).unwrap_or(if millis < 0 { Timestamp::MIN } else { Timestamp::MAX })
 }
 
 /// A time as status fields and logs write it.
@@ -213,7 +211,9 @@ mod tests {
         };
         let before = read(&|_| {});
         assert!(before.is_renewed_by(&read(&|v| v["spec"]["renewTime"] = json!("2026-01-31T12:00:01Z"))));
-        assert!(before.is_renewed_by(&read(&|v| v["spec"]["renewTime"] = json!("2026-01-31T13:00:00+01:00"))));
+        assert!(
+            before.is_renewed_by(&read(&|v| v["spec"]["renewTime"] = json!("2026-01-31T13:00:00+01:00")))
+        );
         assert!(before.is_renewed_by(&read(&|v| v["spec"]["ttlSeconds"] = json!(31))));
         assert!(!before.is_renewed_by(&read(&|v| v["spec"]["holder"] = json!("somebody"))));
         assert!(!before.is_renewed_by(&read(&|v| v["metadata"]["generation"] = json!(9))));
@@ -230,7 +230,8 @@ mod tests {
     fn the_last_renewal_is_read_from_the_writers_of_renew_time() {
         let mut value = sample();
         let entry = |manager: &str, time: &str, subresource: Option<&str>, fields: serde_json::Value| {
-            let mut entry = json!({"manager": manager, "operation": "Update", "time": time, "fieldsV1": fields});
+            let mut entry =
+                json!({"manager": manager, "operation": "Update", "time": time, "fieldsV1": fields});
             if let Some(subresource) = subresource {
                 entry["subresource"] = json!(subresource);
             }

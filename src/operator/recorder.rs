@@ -3,11 +3,7 @@
 //! Events are a courtesy. They never hold up the work, and what they cost is bounded: a few per second, warnings before
 //! the rest, and what doesn't fit into the queue is only logged.
 
-use std::{
-    collections::VecDeque,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
@@ -52,9 +48,12 @@ impl Recorder {
     /// Starts the task that writes Events, at `settings.event_rate`. It ends with the runtime.
     pub fn start(client: Client, settings: &Settings) -> Self {
         let queue = Arc::new(Queue::default());
-        let reporter =
-            Reporter { controller: "lessor.dev/lessor".to_owned(), instance: Some(settings.identity.clone()) };
-        let writing = write(Events::new(client, reporter), queue.clone(), settings.event_rate, settings.lessor.clone());
+        let reporter = Reporter {
+            controller: "lessor.dev/lessor".to_owned(),
+            instance: Some(settings.identity.clone()),
+        };
+        let writing =
+            write(Events::new(client, reporter), queue.clone(), settings.event_rate, settings.lessor.clone());
         tokio::spawn(writing);
         Self { queue }
     }

@@ -276,10 +276,19 @@ impl Replica {
         self.touch_attached(&entry.record.place, now);
     }
 
-    fn observe_objects(&mut self, kind: &Arc<Kind>, scope: Option<Arc<str>>, seen: Seen<ObjectMeta>, now: &Now) {
+    fn observe_objects(
+        &mut self,
+        kind: &Arc<Kind>,
+        scope: Option<Arc<str>>,
+        seen: Seen<ObjectMeta>,
+        now: &Now,
+    ) {
         let id_of = |meta: &ObjectMeta| ObjectId {
             kind: kind.clone(),
-            place: Place::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default()),
+            place: Place::new(
+                meta.namespace.as_deref().unwrap_or_default(),
+                meta.name.as_deref().unwrap_or_default(),
+            ),
         };
         match seen {
             Seen::There(meta) => self.see_object(&id_of(&meta), &meta, now),
@@ -344,7 +353,8 @@ impl Replica {
                 self.touch_lease(uid, now);
             }
             _ if self.objects.of(place).next().is_some() => {
-                self.timers.set_if_absent(Timer::Pending(place.clone()), now.mono + self.settings.pending_warning);
+                self.timers
+                    .set_if_absent(Timer::Pending(place.clone()), now.mono + self.settings.pending_warning);
             }
             _ => self.timers.clear(&Timer::Pending(place.clone())),
         }
@@ -411,8 +421,11 @@ impl Replica {
             return None;
         }
         let attached = self.objects.count(&place);
-        let hindrance =
-            if entry.record.status.has_ended() && attached != Default::default() { self.hindrance(&place) } else { None };
+        let hindrance = if entry.record.status.has_ended() && attached != Default::default() {
+            self.hindrance(&place)
+        } else {
+            None
+        };
         let mut held = self.leases.held(&uid, now);
         if let Some(held) = &mut held
             && self.leading.is_some()
@@ -457,7 +470,9 @@ impl Replica {
             .iter()
             .filter(|((_, scope), _)| of_namespace(scope))
             .map(|(_, sight)| match *sight {
-                Sight::Failing { since, last, transient: true } if now.mono < since + BLIND_PATIENCE => last + BLIND_DOUBT,
+                Sight::Failing { since, last, transient: true } if now.mono < since + BLIND_PATIENCE => {
+                    last + BLIND_DOUBT
+                }
                 _ => Duration::ZERO,
             })
             .max()
@@ -470,7 +485,9 @@ impl Replica {
             .objects
             .of(place)
             .filter_map(|(id, object)| {
-                if object.deleting && object.attachments.whole.as_ref().is_some_and(|name| name.as_str() == &*place.name) {
+                if object.deleting
+                    && object.attachments.whole.as_ref().is_some_and(|name| name.as_str() == &*place.name)
+                {
                     return Some(format!("{id} is being deleted and waits for finalizers of its own"));
                 }
                 Some(format!("{id}: {}", object.hindrance.as_ref()?.message))
@@ -515,7 +532,9 @@ impl Replica {
             return None;
         }
         self.objects.removal(id, |place| {
-            self.leases.at(place).is_some_and(|(_, entry)| entry.record.status.has_ended() && !is_released(entry))
+            self.leases
+                .at(place)
+                .is_some_and(|(_, entry)| entry.record.status.has_ended() && !is_released(entry))
         })
     }
 
@@ -524,7 +543,11 @@ impl Replica {
     fn is_hindered(&self, id: &ObjectId) -> bool {
         let mut ended = self.objects.leases_of(id).into_iter().filter_map(|place| {
             let (_, entry) = self.leases.at(&place)?;
-            entry.record.status.has_ended().then(|| entry.record.status.released.as_ref().is_some_and(|(r, _)| !r.done))
+            entry
+                .record
+                .status
+                .has_ended()
+                .then(|| entry.record.status.released.as_ref().is_some_and(|(r, _)| !r.done))
         });
         ended.all(|hindered| hindered)
     }
@@ -545,8 +568,15 @@ impl Replica {
             return;
         }
         for (id, object) in self.objects.of(place) {
-            let note = format!("attached to lease {:?}, which isn't there: nothing happens until it is granted", &*place.name);
-            self.out.notices.push(Notice::warning(About::Object(id.clone(), object.uid), "AttachmentPending", note));
+            let note = format!(
+                "attached to lease {:?}, which isn't there: nothing happens until it is granted",
+                &*place.name
+            );
+            self.out.notices.push(Notice::warning(
+                About::Object(id.clone(), object.uid),
+                "AttachmentPending",
+                note,
+            ));
         }
     }
 
@@ -603,7 +633,11 @@ impl Replica {
         if now.deaf {
             return None;
         }
-        let deadline = if self.leading.is_some() { self.leases.lessor().next_due() } else { self.leases.lessor().earliest().map(|(_, deadline)| deadline) }?;
+        let deadline = if self.leading.is_some() {
+            self.leases.lessor().next_due()
+        } else {
+            self.leases.lessor().earliest().map(|(_, deadline)| deadline)
+        }?;
         let at = now.mono + deadline.since(now.lease);
         if self.leading.is_none() {
             // One that is due already waits in the writer lease.
@@ -646,7 +680,9 @@ impl Replica {
     /// Shortly before a deadline the primary makes sure that it hears the server: an outage that the deadline falls into
     /// must not be taken for a holder that is gone.
     fn approach(&mut self, now: &Now) {
-        let Some(deadline) = self.leases.lessor().next_due().filter(|_| self.leading.is_some()) else { return };
+        let Some(deadline) = self.leases.lessor().next_due().filter(|_| self.leading.is_some()) else {
+            return;
+        };
         if deadline.since(now.lease) <= FRESH && self.approached != Some(deadline) {
             self.approached = Some(deadline);
             if now.silence > FRESH / 2 {
@@ -687,9 +723,7 @@ impl Replica {
     fn run(&mut self, work: Work, term: Term, until: Duration, now: &Now) {
         let time = until.saturating_sub(now.mono);
         let next = match &work {
-            Work::Approach => {
-                (now.silence > FRESH / 2).then_some((Cause::Approach, Request::ReadLessor))
-            }
+            Work::Approach => (now.silence > FRESH / 2).then_some((Cause::Approach, Request::ReadLessor)),
             Work::Lease(uid) => self.next_request(*uid, term, now),
             Work::Object(id) => self.removal(id).map(|removal| {
                 let object = id.clone();
@@ -873,10 +907,21 @@ impl Replica {
         self.out.notices.push(Notice::normal(About::Lease(record.place.clone(), uid), reason, note));
     }
 
-    fn object_answered(&mut self, id: &ObjectId, version: Version, flight: &Flight, answer: Answer, now: &Now) {
+    fn object_answered(
+        &mut self,
+        id: &ObjectId,
+        version: Version,
+        flight: &Flight,
+        answer: Answer,
+        now: &Now,
+    ) {
         let work = Work::Object(id.clone());
         let reading = matches!(flight.request, Request::ReadObject { .. });
-        let result = if reading || matches!(answer, Answer::Refused(_)) { WorkResult::None } else { WorkResult::Extend };
+        let result = if reading || matches!(answer, Answer::Refused(_)) {
+            WorkResult::None
+        } else {
+            WorkResult::Extend
+        };
         let retry = matches!(answer, Answer::Refused(Refusal::Throttled(_)));
         self.writer.done(&work, result, retry, flight.sent_at, now.mono);
         match answer {
@@ -906,7 +951,9 @@ impl Replica {
         };
         let tries = object.hindrance.as_ref().map_or(0, |hindrance| hindrance.tries) + 1;
         let backoff = |longest: u64| {
-            let wait = Duration::from_millis(250).saturating_mul(1 << tries.min(16)).min(Duration::from_secs(longest));
+            let wait = Duration::from_millis(250)
+                .saturating_mul(1 << tries.min(16))
+                .min(Duration::from_secs(longest));
             Some(now.mono + wait)
         };
         let hinder = |reason, message: String, retry_at| Some(Hindrance { reason, message, retry_at, tries });
@@ -921,8 +968,12 @@ impl Replica {
                 "it is immutable, so no key of it can be removed: delete it, or detach its keys".to_owned(),
                 None,
             ),
-            Refusal::Invalid(message) => hinder("Refused", format!("the API server refuses: {message}"), backoff(60)),
-            Refusal::Forbidden(message) => hinder("Forbidden", format!("the operator lacks a right: {message}"), backoff(60)),
+            Refusal::Invalid(message) => {
+                hinder("Refused", format!("the API server refuses: {message}"), backoff(60))
+            }
+            Refusal::Forbidden(message) => {
+                hinder("Forbidden", format!("the operator lacks a right: {message}"), backoff(60))
+            }
             Refusal::NoAnswer(_) => {
                 object.stale = true;
                 hinder("NoAnswer", refusal.to_string(), backoff(5))
@@ -935,8 +986,15 @@ impl Replica {
             let news = object.hindrance.as_ref().is_none_or(|old| old.reason != hindrance.reason);
             let transient = matches!(hindrance.reason, "NoAnswer" | "Failing");
             if news && !transient {
-                let note = format!("attached to a lease that has ended, and can't be removed: {}", hindrance.message);
-                self.out.notices.push(Notice::warning(About::Object(id.clone(), object.uid), "Hindered", note));
+                let note = format!(
+                    "attached to a lease that has ended, and can't be removed: {}",
+                    hindrance.message
+                );
+                self.out.notices.push(Notice::warning(
+                    About::Object(id.clone(), object.uid),
+                    "Hindered",
+                    note,
+                ));
             }
             object.hindrance = Some(hindrance);
         }
@@ -959,13 +1017,16 @@ impl Replica {
             Move::Check(work) => {
                 let request = match &work {
                     Work::Approach => None,
-                    Work::Lease(uid) => {
-                        self.leases.get(uid).map(|entry| Request::ReadLease { lease: entry.record.place.clone() })
-                    }
+                    Work::Lease(uid) => self
+                        .leases
+                        .get(uid)
+                        .map(|entry| Request::ReadLease { lease: entry.record.place.clone() }),
                     Work::Object(id) => Some(Request::ReadObject { object: id.clone() }),
                 };
                 match request {
-                    Some(request) => self.send(Cause::Check(work), request, self.settings.lease_duration, now),
+                    Some(request) => {
+                        self.send(Cause::Check(work), request, self.settings.lease_duration, now)
+                    }
                     None => {
                         self.writer.remove(&work);
                         let next = self.arbitration.checked(false, self.leases.len(), now.wall);

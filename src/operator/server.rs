@@ -48,12 +48,17 @@ impl Server {
         Ok(match request {
             Request::ReadLessor => Answer::Lessor(Box::new(lessors().get(&self.lessor).await?)),
             Request::CreateLessor => {
-                let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-                Answer::Lessor(Box::new(lessors().create(&params, &Lessor::new(&self.lessor, LessorSpec::default())).await?))
+                let params =
+                    PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+                Answer::Lessor(Box::new(
+                    lessors().create(&params, &Lessor::new(&self.lessor, LessorSpec::default())).await?,
+                ))
             }
             Request::WriteLessor { version, status } => {
                 let patch = json!({"metadata": {"resourceVersion": version.to_string()}, "status": status});
-                Answer::Lessor(Box::new(lessors().patch_status(&self.lessor, &write, &Patch::Merge(patch)).await?))
+                Answer::Lessor(Box::new(
+                    lessors().patch_status(&self.lessor, &write, &Patch::Merge(patch)).await?,
+                ))
             }
             Request::ReadLease { lease } => {
                 Answer::Lease(Box::new(leases(&lease.namespace).get(&lease.name).await?))

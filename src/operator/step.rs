@@ -102,7 +102,11 @@ impl Situation<'_> {
         }
         if record.deleting {
             // Without our finalizer nobody waits for us, and the object goes by itself.
-            return if record.has_finalizer() { Step::Act(Act::End(self.end(State::Revoked))) } else { Step::Rest };
+            return if record.has_finalizer() {
+                Step::Act(Act::End(self.end(State::Revoked)))
+            } else {
+                Step::Rest
+            };
         }
         if !record.has_finalizer() && !self.settings.dry_run {
             return Step::Act(Act::AddFinalizer);
@@ -125,7 +129,8 @@ impl Situation<'_> {
         let awaited = old.state() != new.state()
             || old.remaining_seconds != new.remaining_seconds
             || old.grant.map(|grant| grant.ttl_seconds) != new.grant.map(|grant| grant.ttl_seconds)
-            || old.expiring.is_some_and(|(expiring, _)| expiring) != new.expiring.is_some_and(|(expiring, _)| expiring)
+            || old.expiring.is_some_and(|(expiring, _)| expiring)
+                != new.expiring.is_some_and(|(expiring, _)| expiring)
             || old.expiry.is_some() != new.expiry.is_some()
             || nearer;
         if awaited {
@@ -167,7 +172,9 @@ impl Situation<'_> {
         }
         if self.attached != Attached::default() {
             return match self.hindrance {
-                Some(message) if !self.says_hindered(message) => Step::Refresh(self.released(false, "Hindered", message)),
+                Some(message) if !self.says_hindered(message) => {
+                    Step::Refresh(self.released(false, "Hindered", message))
+                }
                 _ => Step::Rest,
             };
         }
@@ -193,7 +200,8 @@ impl Situation<'_> {
         });
         let cap = self.record.max_lifetime_seconds.map(seconds);
         let remaining = cap.map_or(ttl, |cap| cap.min(ttl));
-        let held = Held { ttl, deadline: Some(self.now.lease + remaining), remaining, due: false, overdue: None };
+        let held =
+            Held { ttl, deadline: Some(self.now.lease + remaining), remaining, due: false, overdue: None };
         Box::new(self.with_current(status, held))
     }
 

@@ -205,7 +205,8 @@ fn failure(error: &watcher::Error) -> Failure {
     match status {
         Some(status) if status.code == 404 => Failure::NoSuchKind,
         Some(status) if matches!(status.code, 401 | 403) => Failure::Forbidden(status.message.clone()),
-        _ => Failure::Other(error.to_string()),
+        Some(status) => Failure::Other(status.message.clone()),
+        None => Failure::Other(error.to_string()),
     }
 }
 
