@@ -273,8 +273,18 @@ async fn a_null_is_as_good_as_nothing() {
         "apiVersion": "lessor.dev/v1alpha1", "kind": "Lease", "metadata": {"name": "session-42"},
         "spec": {"ttlSeconds": 10, "renewTime": null, "holder": null, "suspend": null, "afterExpiry": null},
     });
-    let created: Lease = serde_json::from_value(create_raw(&leases, &lease).await.unwrap()).unwrap();
-    assert_eq!(created.spec, LeaseSpec { ttl_seconds: 10, ..LeaseSpec::default() });
+    let created = create_raw(&leases, &lease).await.unwrap();
+    assert_eq!(created["spec"], json!({"ttlSeconds": 10, "suspend": false, "afterExpiry": "Delete"}));
+}
+
+#[tokio::test]
+async fn a_renew_time_replaced_by_null_is_removed_and_so_refused() {
+    let leases = leases().await;
+    create(&leases, granted(1)).await;
+    let replace = json!([{"op": "replace", "path": "/spec/renewTime", "value": null}]);
+    let patch = Patch::Json::<()>(serde_json::from_value(replace).unwrap());
+    let answer = refused(leases.patch("session-42", &PatchParams::default(), &patch).await);
+    assert!(answer.contains("can't be removed"), "{answer}");
 }
 
 /// Creates what our types would not let us write.
