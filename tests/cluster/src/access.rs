@@ -39,7 +39,18 @@ impl Access {
     ) -> Result<Self, Error> {
         let endpoint = endpoint(url, authority);
         let user = user_with_certificate(admin);
-        Self::new(directory, endpoint, user).await
+        Self::new(directory, "admin", endpoint, user).await
+    }
+
+    /// Through a proxy, whose address is `url`; `name` distinguishes its kubeconfig.
+    pub(crate) async fn with_token(
+        directory: &Path,
+        name: &str,
+        url: &str,
+        authority: String,
+        token: &str,
+    ) -> Result<Self, Error> {
+        Self::new(directory, name, endpoint(url, authority), json!({ "token": token })).await
     }
 
     /// To the existing cluster that `KUBECONFIG` and its current context name.
@@ -52,14 +63,15 @@ impl Access {
         let user = kubeconfig.auth_infos.into_iter().find(|named| Some(&named.name) == context.user.as_ref());
         Self::new(
             directory,
+            "admin",
             json!(endpoint.and_then(|named| named.cluster)),
             json!(user.and_then(|named| named.auth_info)),
         )
         .await
     }
 
-    async fn new(directory: &Path, endpoint: Value, user: Value) -> Result<Self, Error> {
-        let kubeconfig = write_kubeconfig(directory, "admin", &endpoint, user)?;
+    async fn new(directory: &Path, name: &str, endpoint: Value, user: Value) -> Result<Self, Error> {
+        let kubeconfig = write_kubeconfig(directory, name, &endpoint, user)?;
         let read = Kubeconfig::read_from(&kubeconfig)?;
         let admin = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
         Ok(Self { directory: directory.to_owned(), endpoint, admin, kubeconfig })

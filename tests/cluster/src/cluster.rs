@@ -15,6 +15,7 @@ use k8s_openapi::{
     api::{
         authentication::v1::{TokenRequest, TokenRequestSpec},
         core::v1::{Namespace, ServiceAccount},
+        rbac::v1::{ClusterRoleBinding, RoleRef, Subject},
     },
     apimachinery::pkg::version::Info,
 };
@@ -22,6 +23,7 @@ use kube::{
     Api, Client, Config,
     api::{ObjectMeta, PostParams},
 };
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     net::UnixStream,
     sync::OnceCell,
@@ -30,12 +32,13 @@ use tokio::{
 
 use crate::{
     access::{Access, user_with_certificate, write_kubeconfig},
-    audit,
+    audit::{self, AuditLog},
     certs::{self, Authority},
     error::{Doing, Error, LogTail},
     keeper::Keeper,
     ports::free_port,
     process::Process,
+    proxy::{self, Proxy},
     server::{self, Server},
     tools::Tool,
 };
@@ -64,6 +67,7 @@ struct Servers {
     etcd: Server,
     api_server: Server,
     controller_manager: Option<Server>,
+    audit: Option<AuditLog>,
 }
 
 /// What a cluster shall be like; made by [`Cluster::builder`].
@@ -76,8 +80,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Whether kube-controller-manager runs: without it no namespace is ever emptied, no owned object collected.
-    /// Default: no.
+    /// Whether kube-controller-manager runs: without it no namespace is ever emptied, no owned object collected, and
+    /// the cluster roles `view`, `edit` and `admin`, which aggregate others, are empty. Default: no.
     pub fn controller_manager(mut self, run: bool) -> Self {
         self.controller_manager = run;
         self
@@ -132,10 +136,12 @@ impl Builder {
 
         let port = free_port()?;
         let mut args = Vec::new();
+        let mut audit = None;
         if let Some(policy) = &self.audit {
-            let file = directory.join("audit-policy.json");
+            let (file, log) = (directory.join("audit-policy.json"), directory.join("audit.log"));
             fs::write(&file, policy.file()).doing(|| "writing the audit policy")?;
-            args = audit::arguments(&file, &directory.join("audit.log"));
+            args = audit::arguments(&file, &log);
+            audit = Some(AuditLog::new(log));
         }
         args.extend(self.api_server_args.iter().cloned());
         etcd_ready(&etcd, &directory).await?;
@@ -150,7 +156,7 @@ impl Builder {
         let url = format!("https://127.0.0.1:{port}");
         let admin = authority.client("admin", Some("system:masters"))?;
         let access = Access::with_certificate(&directory, &url, authority.certificate(), admin).await?;
-        let servers = Servers { etcd, api_server, controller_manager: None };
+        let servers = Servers { etcd, api_server, controller_manager: None, audit };
         let processes = AtomicU32::new(0);
         let mut cluster = Cluster { keeper, directory, access, authority, servers: Some(servers), processes };
         cluster.wait_ready().await?;
@@ -263,10 +269,9 @@ impl Cluster {
             metadata: ObjectMeta { name: Some(name.to_owned()), ..Default::default() },
             ..Default::default()
         };
-        match accounts.create(&PostParams::default(), &account).await {
-            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
-            result => drop(result.doing(|| format!("making the service account {namespace}/{name}"))?),
-        }
+        create_if_missing(&accounts, &account)
+            .await
+            .doing(|| format!("making the service account {namespace}/{name}"))?;
         let day = 24 * 60 * 60;
         let request = TokenRequest {
             spec: Some(TokenRequestSpec { expiration_seconds: Some(day), ..Default::default() }),
@@ -301,6 +306,15 @@ impl Cluster {
     pub fn controller_manager(&self) -> Result<&Server, Error> {
         let servers = self.servers.as_ref().ok_or(Error::NotOurs("control the controller manager"))?;
         servers.controller_manager.as_ref().ok_or(Error::NotStarted("a controller manager"))
+    }
+
+    /// The audit log.
+    ///
+    /// # Errors
+    /// The cluster isn't ours, or has been started without one.
+    pub fn audit(&self) -> Result<AuditLog, Error> {
+        let servers = self.servers.as_ref().ok_or(Error::NotOurs("read the audit log"))?;
+        servers.audit.clone().ok_or(Error::NotStarted("an audit log"))
     }
 
     /// Waits until the API server says that it is ready, and serves the namespace `default`.
@@ -342,6 +356,55 @@ impl Cluster {
         let number = self.processes.fetch_add(1, Ordering::Relaxed);
         let log = self.directory.join(format!("{number}-{name}.log"));
         Process::spawn(&self.keeper, command, name, &log)
+    }
+
+    /// A proxy between one client and the API server, for faults; it belongs to the async runtime of the caller.
+    pub async fn proxy(&self) -> Result<Proxy, Error> {
+        let (listener, address) = proxy::listen().await?;
+        let token = self.administrator_token().await?;
+        let name = format!("proxy-{}", address.port());
+        let url = format!("https://{address}");
+        let authority = self.authority.certificate();
+        let access = Access::with_token(&self.directory, &name, &url, authority, &token).await?;
+        Proxy::start(listener, &self.authority.server()?, &self.access.admin, access)
+    }
+
+    /// The token of a service account that may do everything: no certificate gets through a proxy.
+    async fn administrator_token(&self) -> Result<String, Error> {
+        let (namespace, name) = ("kube-system", "administrator");
+        let token = self.service_account_token(namespace, name).await?;
+        let binding = ClusterRoleBinding {
+            metadata: ObjectMeta {
+                name: Some("lessor-cluster-administrator".to_owned()),
+                ..Default::default()
+            },
+            role_ref: RoleRef {
+                api_group: Some("rbac.authorization.k8s.io".to_owned()),
+                kind: "ClusterRole".to_owned(),
+                name: "cluster-admin".to_owned(),
+            },
+            subjects: Some(vec![Subject {
+                kind: "ServiceAccount".to_owned(),
+                name: name.to_owned(),
+                namespace: Some(namespace.to_owned()),
+                ..Default::default()
+            }]),
+        };
+        let bindings: Api<ClusterRoleBinding> = Api::all(self.client()?);
+        let doing = || "making an administrator for a proxy";
+        create_if_missing(&bindings, &binding).await.doing(doing)?;
+        // The API server's authorizer learns of the binding a moment later.
+        let client = Client::try_from(self.access.config_with_token(&token)?).doing(doing)?;
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) =
+            Api::<ClusterRoleBinding>::all(client.clone()).get_metadata("cluster-admin").await
+        {
+            if Instant::now() > deadline {
+                return Err(error).doing(doing);
+            }
+            sleep(ASK_EVERY).await;
+        }
+        Ok(token)
     }
 
     /// Leaves the cluster and `processes` running when this process ends.
@@ -388,6 +451,16 @@ async fn etcd_ready(etcd: &Server, directory: &Path) -> Result<(), Error> {
             }
             Err(_) => sleep(Duration::from_millis(10)).await,
         }
+    }
+}
+
+async fn create_if_missing<K>(api: &Api<K>, object: &K) -> Result<(), kube::Error>
+where
+    K: Clone + std::fmt::Debug + DeserializeOwned + Serialize,
+{
+    match api.create(&PostParams::default(), object).await {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        result => result.map(drop),
     }
 }
 

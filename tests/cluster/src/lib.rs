@@ -18,6 +18,7 @@ mod error;
 mod keeper;
 mod ports;
 mod process;
+pub mod proxy;
 mod server;
 mod tools;
 

@@ -10,7 +10,10 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::{
+    io::Errno,
+    process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid},
+};
 use tokio::{sync::watch, time::timeout};
 
 use crate::{
@@ -56,10 +59,8 @@ impl Process {
         std::thread::Builder::new()
             .name(format!("wait for {name}"))
             .spawn(move || {
-                // NOWAIT leaves a zombie that holds the process id, so that the id is released under the lock.
-                while let Err(rustix::io::Errno::INTR) =
-                    waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
-                {}
+                // It leaves a zombie that holds the process id, so that the id is released under the lock.
+                await_state(pid, WaitIdOptions::EXITED);
                 let mut signalable = reaped.lock();
                 if let Some(keeper) = keeper.upgrade() {
                     keeper.ended(id);
@@ -141,9 +142,12 @@ impl Process {
         self.signal(Signal::TERM)
     }
 
-    /// Freezes it (SIGSTOP): its connections stay open, and nothing is read, written or answered.
+    /// Freezes it (SIGSTOP): its connections stay open, and nothing is read, written or answered. Frozen on return.
     pub fn pause(&self) -> Result<(), Error> {
-        self.signal(Signal::STOP)
+        self.signal_and(Signal::STOP, || {
+            // The signal alone returns while threads on other processors still run.
+            await_state(self.pid, WaitIdOptions::STOPPED | WaitIdOptions::EXITED);
+        })
     }
 
     /// Lets it go on after [`Process::pause`] (SIGCONT).
@@ -151,13 +155,19 @@ impl Process {
         self.signal(Signal::CONT)
     }
 
-    /// Signals the process group. No error if it has ended: who kills wants it gone.
     fn signal(&self, signal: Signal) -> Result<(), Error> {
+        self.signal_and(signal, || ())
+    }
+
+    /// Signals the process group, and does something while its id can't be reused. No error and nothing done if it
+    /// has ended: who kills wants it gone.
+    fn signal_and(&self, signal: Signal, then: impl FnOnce()) -> Result<(), Error> {
         let signalable = self.signalable.lock();
         if *signalable {
             kill_process_group(self.pid, signal)
                 .map_err(io::Error::from)
                 .doing(|| format!("sending {signal:?} to {}", self.name))?;
+            then();
         }
         Ok(())
     }
@@ -168,4 +178,9 @@ impl Drop for Process {
         // The only failure is that it's gone already.
         let _ = self.signal(Signal::KILL);
     }
+}
+
+/// Blocks until the child is in one of these states. Another error than an interruption means that it's gone.
+fn await_state(pid: Pid, states: WaitIdOptions) {
+    while let Err(Errno::INTR) = waitid(WaitId::Pid(pid), states | WaitIdOptions::NOWAIT) {}
 }
