@@ -107,6 +107,36 @@ fn a_long_value_is_cut_where_a_character_ends() {
 }
 
 #[test]
+fn what_is_wrong_fits_into_an_event_however_long_and_strange_it_is() {
+    let strange = "\u{1}".repeat(10 * 1024);
+    let json = serde_json::json!({ "k": [&strange], &strange: &strange }).to_string();
+    let own_annotation = format!("{KEY_PREFIX}{strange}");
+    for form in [KeyForm::Data, KeyForm::Pointer] {
+        for json in [&json, &strange] {
+            let annotations =
+                [(LEASE_ANNOTATION, strange.as_str()), (&own_annotation, &strange), (KEYS_ANNOTATION, json)];
+            let problems = Attachments::parse(&map(&annotations), form).problems;
+            assert_eq!(problems.len(), 3);
+            for problem in problems {
+                assert!(problem.to_string().len() <= 1024, "{problem}");
+            }
+        }
+    }
+    let key = "k".repeat(253);
+    let json = serde_json::json!({ &key: "a".repeat(253) }).to_string();
+    let problems = data(&[(&format!("{KEY_PREFIX}{key}"), "one"), (KEYS_ANNOTATION, &json)]).problems;
+    assert!(problems[0].to_string().len() <= 1024, "{}", problems[0]);
+}
+
+#[test]
+fn only_configmaps_and_secrets_have_keys_of_data() {
+    assert_eq!(KeyForm::of("", "ConfigMap"), KeyForm::Data);
+    assert_eq!(KeyForm::of("", "Secret"), KeyForm::Data);
+    assert_eq!(KeyForm::of("apps", "Deployment"), KeyForm::Pointer);
+    assert_eq!(KeyForm::of("example.com", "Secret"), KeyForm::Pointer);
+}
+
+#[test]
 fn a_key_that_no_configmap_can_have_is_refused() {
     for key in ["", "a b", "a/b", ".", "..", "..a", "ä", &"k".repeat(254)] {
         let message = refused(&data(&[(&format!("{KEY_PREFIX}{key}"), "one")]));
