@@ -27,7 +27,8 @@ pub const MAX_HOLDER_LENGTH: u32 = 253;
 // `.status` they would not be looked at when a write drops `status` as a whole.
 pub(super) const TERM_RULE: &str = "!has(oldSelf.status) || !has(oldSelf.status.term) || (has(self.status) && has(self.status.term) \
                          && self.status.term >= oldSelf.status.term)";
-pub(super) const TERM_MESSAGE: &str = "status.term never decreases: another primary has taken over";
+/// What the API server answers to a write of status by a primary that was deposed.
+pub const TERM_MESSAGE: &str = "status.term never decreases: another primary has taken over";
 const END_TIME_RULE: &str = "!has(oldSelf.status) || !has(oldSelf.status.endTime) || (has(self.status) \
                              && has(self.status.endTime) && self.status.endTime == oldSelf.status.endTime)";
 const END_TIME_MESSAGE: &str = "status.endTime, once set, never changes: the lease has ended";

@@ -1,6 +1,7 @@
 //! What the `lessor` command can be told to do.
 
 mod crd;
+mod run;
 
 use clap::{Parser, Subcommand};
 
@@ -16,6 +17,8 @@ pub(crate) struct Lessor {
 enum Command {
     /// Print the custom resource definitions as YAML, to be applied or compared.
     Crd(crd::Args),
+    /// Run one replica of the operator.
+    Run(Box<run::Args>),
     /// Print the version.
     Version,
 }
@@ -25,6 +28,7 @@ impl Lessor {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
             Command::Crd(args) => crd::run(&args, std::io::stdout().lock()),
+            Command::Run(args) => run::run(*args),
             Command::Version => version(std::io::stdout().lock()),
         }
     }
