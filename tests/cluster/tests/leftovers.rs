@@ -6,13 +6,14 @@
 use std::{
     env,
     io::{self, BufRead, BufReader, Write},
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
 use lessor_cluster::{Cluster, Error};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::time::{Instant, sleep};
 
 #[tokio::test]
@@ -25,7 +26,7 @@ async fn nothing_is_left_after_sigkill() {
 #[tokio::test]
 async fn nothing_is_left_after_ctrl_c() {
     let (holder, directory) = start_holder();
-    kill_process(Pid::from_child(&holder), Signal::INT).expect("the holder can be interrupted");
+    kill_process_group(Pid::from_child(&holder), Signal::INT).expect("the holder can be interrupted");
     assert_nothing_is_left(holder, &directory).await;
 }
 
@@ -58,6 +59,8 @@ fn start_holder() -> (Child, PathBuf) {
         .args(["--exact", "holder", "--ignored", "--nocapture"])
         .stdin(Stdio::piped())
         .stderr(Stdio::null())
+        // As a shell starts what runs in the foreground, and gets Ctrl-C.
+        .process_group(0)
         .stdout(Stdio::piped())
         .spawn()
         .expect("this test's binary can be run");
