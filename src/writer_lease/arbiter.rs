@@ -14,7 +14,7 @@ pub trait Arbiter<K>: Send + Sync + 'static {
     fn prove(&self, term: Term) -> impl Future<Output = Verdict> + Send;
 
     /// Looks afresh whether `reason` holds; if so, puts this writer's name on the object, under `term` or one more than the
-    /// object's own, whichever is higher.
+    /// object's own, whichever is higher. See [`Reason`].
     fn claim(&self, term: Term, reason: Reason<K>) -> impl Future<Output = Verdict> + Send;
 
     /// Clears the object, on condition that it still names this writer under `term`.
@@ -118,8 +118,8 @@ impl<K: Send + 'static> Arbiter<K> for MemoryArbiter {
     async fn claim(&self, term: Term, reason: Reason<K>) -> Verdict {
         self.swap(|claim| {
             let free = claim.holder_for(&self.name) != Holder::Other;
-            let may = free || matches!(reason, Reason::Overdue(_));
-            may.then(|| (Some(self.name.clone()), term.max(claim.term.saturating_add(1))))
+            let overdue = matches!(reason, Reason::Overdue(_)) && claim.term < term;
+            (free || overdue).then(|| (Some(self.name.clone()), term.max(claim.term.saturating_add(1))))
         })
     }
 

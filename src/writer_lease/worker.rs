@@ -150,7 +150,7 @@ impl<K: Ord + Clone + Send + Sync + 'static> Worker<K> {
     ///
     /// # Panics
     /// When work panics, with that panic: a writer must not lead without working.
-    pub async fn run<A: Arbiter<K>>(&self, arbiter: Arc<A>, stop: impl Future<Output = ()>) {
+    pub async fn run<A: Arbiter<K>>(self, arbiter: Arc<A>, stop: impl Future<Output = ()>) {
         let mut tasks = JoinSet::new();
         tokio::pin!(stop);
         loop {
@@ -284,3 +284,6 @@ impl<K: Ord + Clone + Send + Sync + 'static> Worker<K> {
         answer
     }
 }
+
+#[cfg(test)]
+mod tests;
