@@ -61,7 +61,7 @@ pub fn client(mut config: Config, hearing: &Hearing) -> Result<Client, Error> {
 /// Runs one replica until `stop`, then ends in order.
 ///
 /// # Errors
-/// [`Error`], on which the process should end: another replica, or the next one, takes over.
+/// [`enum@Error`], on which the process should end: another replica, or the next one, takes over.
 pub async fn run(config: Config, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), Error> {
     let hearing = Hearing::new();
     let client = client(config, &hearing)?;
