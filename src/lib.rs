@@ -1,1 +1,3 @@
 //! etcd's leases for Kubernetes.
+
+pub mod lessor;
