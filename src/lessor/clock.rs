@@ -72,6 +72,7 @@ impl LeaseClock {
 
     /// A request goes out. Its id is the caller's choice, and free again once the request is answered, failed or withdrawn.
     pub fn sent(&mut self, request: u64, mono: Duration) {
+        self.withdrawn(request, mono);
         self.out.insert(request, mono);
     }
 
