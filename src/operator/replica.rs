@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     api::Lease,
-    lessor::{self, LeaseTime, Lessor},
+    lessor::LeaseTime,
     writer_lease::{self, Action, Holder, Term, WorkResult, WriterLease},
 };
 
@@ -134,7 +134,6 @@ pub struct Replica {
     next_ticket: Ticket,
     timers: Timers<Timer>,
     refreshes: Budget,
-    ends: Budget,
     /// The server asked for patience until then.
     patient_until: Duration,
     /// The term that this replica leads under, as the lessor in memory was told.
@@ -164,10 +163,8 @@ impl Replica {
             seed: seed(&settings.identity),
             ..writer_lease::Config::new(settings.lease_duration)
         });
-        // The operator clamps what is asked for, so the lessor has nothing to refuse.
-        let lessor = Lessor::new(lessor::Config { min_ttl: settings.min_ttl, max_ttl: settings.max_ttl });
         Self {
-            leases: Leases::new(lessor),
+            leases: Leases::new(&settings),
             objects: AttachedObjects::default(),
             writer,
             arbitration: Arbitration::new(settings.identity.clone()),
@@ -180,7 +177,6 @@ impl Replica {
             next_ticket: 0,
             timers: Timers::default(),
             refreshes: Budget::new(settings.status_rate),
-            ends: Budget::new(settings.expiry_rate),
             patient_until: Duration::ZERO,
             leading: None,
             orphaned: false,
@@ -394,6 +390,7 @@ impl Replica {
         if entry.in_flight {
             return;
         }
+        self.leases.recheck(uid, now);
         let work = Work::Lease(uid);
         let step = self.step(uid, now);
         if !matches!(step, Some(Step::Act(_)))
@@ -404,7 +401,7 @@ impl Replica {
         self.timers.clear(&Timer::Lease(uid));
         match step {
             Some(Step::Act(act)) => {
-                let since_deadline = self.leases.held(&uid, now).and_then(|held| held.overdue);
+                let since_deadline = self.leases.held(uid, now).and_then(|held| held.overdue);
                 let Some(entry) = self.leases.get_mut(&uid) else { return };
                 let due = match act {
                     Act::End(_) => now.mono.saturating_sub(since_deadline.unwrap_or_default()),
@@ -446,7 +443,7 @@ impl Replica {
         } else {
             None
         };
-        let mut held = self.leases.held(&uid, now);
+        let mut held = self.leases.held(uid, now);
         if let Some(held) = &mut held
             && self.leading.is_some()
         {
@@ -692,36 +689,25 @@ impl Replica {
         if now.deaf {
             return None;
         }
-        let deadline = if self.leading.is_some() {
-            self.leases.lessor().next_due()
-        } else {
-            self.leases.lessor().earliest().map(|(_, deadline)| deadline)
-        }?;
+        let deadline = self.leases.next_due()?;
         let at = now.mono + deadline.since(now.lease);
         if self.leading.is_none() {
             // One that is due already waits in the writer lease.
             return (at > now.mono).then_some(at);
         }
-        if at <= now.mono {
-            return self.ends.next_at(now.mono);
-        }
         let approach = at.saturating_sub(FRESH);
-        Some(if approach > now.mono && self.approached != Some(deadline) { approach } else { at })
+        Some(if approach > now.mono { approach } else { at })
     }
 
     /// Takes what is due from the lessor: the primary at its rate, a follower just the first, to see that it is done.
     fn hand_out_due(&mut self, now: &Now) {
         if self.leading.is_none() {
-            if let Some((uid, deadline)) = self.leases.lessor().earliest()
-                && deadline <= now.lease
-            {
+            if let Some((uid, _)) = self.leases.first_due(now.lease) {
                 self.touch_lease(uid, now);
             }
             return;
         }
-        let affordable = self.ends.available(now.mono);
-        for uid in self.leases.hand_out(affordable, now) {
-            self.ends.take(now.mono);
+        for uid in self.leases.hand_out(now) {
             self.touch_lease(uid, now);
         }
     }
@@ -739,14 +725,13 @@ impl Replica {
     /// Shortly before a deadline the primary makes sure that it hears the server: an outage that the deadline falls into
     /// must not be taken for a holder that is gone.
     fn approach(&mut self, now: &Now) {
-        let Some(deadline) = self.leases.lessor().next_due().filter(|_| self.leading.is_some()) else {
+        if self.leading.is_none() || now.silence <= FRESH / 2 {
             return;
-        };
-        if deadline.since(now.lease) <= FRESH && self.approached != Some(deadline) {
+        }
+        let Some((_, deadline)) = self.leases.first_due(now.lease + FRESH) else { return };
+        if deadline > now.lease && self.approached != Some(deadline) {
             self.approached = Some(deadline);
-            if now.silence > FRESH / 2 {
-                self.writer.try_work(Work::Approach, now.mono);
-            }
+            self.writer.try_work(Work::Approach, now.mono);
         }
     }
 
@@ -814,7 +799,7 @@ impl Replica {
     /// The request that the next step of a lease takes.
     fn next_request(&mut self, uid: Uuid, term: Term, now: &Now) -> Option<(Cause, Request)> {
         let step = self.step(uid, now)?;
-        let deadline = self.leases.lessor().deadline(&uid);
+        let deadline = self.leases.deadline(uid);
         let entry = self.leases.get(&uid)?;
         let record = &entry.record;
         let lease = record.place.clone();
