@@ -455,6 +455,8 @@ impl Replica {
             stale: entry.stale,
             held,
             published_deadline: entry.published_deadline,
+            nearer: entry.nearer,
+            granted_by: entry.granted_by,
             written_at: entry.written_at,
             attached,
             hindrance: hindrance.as_deref(),
