@@ -28,14 +28,14 @@ while read -r word child; do
     stay) stay=yes ;;
     esac
 done
-if [ "$stay" ]; then
-    trap 'stay=' TERM
-    while [ "$stay" ]; do
-        sleep 3600 &
-        wait $!
-        kill $! 2>/dev/null
-    done
-fi
+[ "$stay" ] && trap 'stay=' TERM
+while [ "$stay" ]; do
+    sleep 1
+    # Nobody tells any longer who has ended, and their numbers will be given to others.
+    others=
+    for child in $children; do kill -0 -"$child" 2>/dev/null && others="$others $child"; done
+    children=$others
+done
 for child in $children; do kill -KILL -"$child" 2>/dev/null; done
 tries=0
 for child in $children; do
