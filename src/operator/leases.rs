@@ -1,0 +1,331 @@
+//! The leases that a replica knows, and their time: the index between the objects of the API and the lessor in memory.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use uuid::Uuid;
+
+use super::{
+    hearing::Now,
+    published::State,
+    record::{Place, Record, Recorded, from_millis},
+    settings::Settings,
+    step::{Held, granted_ttl, seconds},
+};
+use crate::lessor::{LeaseTime, Lessor};
+
+/// Times of the API are whole seconds, cut: what they show may be almost a second later.
+const RESOLUTION: Duration = Duration::from_secs(1);
+
+/// A lease, and what is remembered of it beside its object.
+#[derive(Debug)]
+pub struct Entry {
+    /// The object as last seen.
+    pub record: Record,
+    /// Whether the object is known to have changed since.
+    pub stale: bool,
+    /// The deadline that `status.expiryTime` stands for.
+    pub published_deadline: Option<LeaseTime>,
+    /// When its status was last seen to be written.
+    pub written_at: Option<Duration>,
+    /// Until when it stays after its end.
+    pub linger_until: Duration,
+    /// Since when its next step could have been done, if it has one that counts.
+    pub due: Option<Duration>,
+    /// Whether a request for it is under way.
+    pub in_flight: bool,
+    /// Whether the lessor has handed it out as expired.
+    pub handed_out: bool,
+    /// What was last said of it, so that it isn't said again.
+    pub said: Option<&'static str>,
+}
+
+/// What taking in a version of a lease changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Nothing: the version was known, or is older than what is known.
+    pub stale_news: bool,
+    /// It wasn't known before.
+    pub new: bool,
+    /// Its status was written since.
+    pub status_written: bool,
+    /// It was renewed since.
+    pub renewed: bool,
+    /// Its end was committed since.
+    pub ended: bool,
+}
+
+/// All leases.
+pub struct Leases {
+    entries: HashMap<Uuid, Entry>,
+    places: HashMap<Place, Uuid>,
+    lessor: Lessor<Uuid>,
+}
+
+impl Leases {
+    /// No leases.
+    pub fn new(lessor: Lessor<Uuid>) -> Self {
+        Self { entries: HashMap::new(), places: HashMap::new(), lessor }
+    }
+
+    /// Takes in a version of a lease. An older one than the one known changes nothing.
+    pub fn apply(&mut self, record: Record, recorded: Recorded, now: &Now, settings: &Settings) -> Change {
+        let uid = record.uid;
+        if let Some(other) = self.places.get(&record.place).copied().filter(|other| *other != uid) {
+            // One name, two leases: the newer object is the one that exists.
+            if self.entries.get(&other).is_some_and(|entry| entry.record.version > record.version) {
+                return Change { stale_news: true, ..Change::default() };
+            }
+            self.forget(other);
+        }
+        let Some(entry) = self.entries.get_mut(&uid) else {
+            return self.insert(record, recorded, now, settings);
+        };
+        if entry.record.version >= record.version {
+            entry.stale &= entry.record.version > record.version;
+            return Change { stale_news: true, ..Change::default() };
+        }
+        entry.stale = false;
+        if std::mem::take(&mut entry.handed_out) {
+            // Whatever has changed: it is due no more, or will be handed out again.
+            self.lessor.reinstate(&uid);
+        }
+        let old = std::mem::replace(&mut entry.record, record);
+        let new = &entry.record;
+        let mut change = Change { status_written: old.status != new.status, ..Change::default() };
+        if change.status_written {
+            entry.written_at = Some(now.mono);
+            entry.published_deadline = published_deadline(new, now);
+        }
+        if new.status.has_ended() {
+            change.ended = !old.status.has_ended();
+            if change.ended {
+                entry.linger_until = now.mono + settings.linger;
+                self.lessor.remove(&uid);
+            }
+            return change;
+        }
+        if !self.lessor.contains(&uid) {
+            if new.status.is_granted() {
+                // Just granted: its time runs from now on, a little after the grant.
+                grant(&mut self.lessor, new, now, settings);
+            }
+            return change;
+        }
+        change.renewed = old.is_renewed_by(new);
+        if change.renewed {
+            self.lessor.renew_with(&uid, granted_ttl(new.ttl_seconds, settings), now.lease);
+        }
+        if old.max_lifetime_seconds != new.max_lifetime_seconds {
+            self.lessor.set_end_by(&uid, cap(new, now));
+        }
+        if new.suspend {
+            self.lessor.suspend(&uid, now.lease);
+        } else if old.suspend {
+            self.lessor.resume(&uid, now.lease);
+        }
+        change
+    }
+
+    fn insert(&mut self, record: Record, recorded: Recorded, now: &Now, settings: &Settings) -> Change {
+        let uid = record.uid;
+        let ended = record.status.has_ended();
+        if record.status.is_granted() && !ended {
+            restore(&mut self.lessor, &record, recorded, now, settings);
+        }
+        self.places.insert(record.place.clone(), uid);
+        let entry = Entry {
+            published_deadline: published_deadline(&record, now),
+            record,
+            stale: false,
+            written_at: None,
+            linger_until: now.mono + settings.linger,
+            due: None,
+            in_flight: false,
+            handed_out: false,
+            said: None,
+        };
+        self.entries.insert(uid, entry);
+        Change { new: true, ended, ..Change::default() }
+    }
+
+    /// Takes in that a lease is gone, as of `version`.
+    pub fn remove(&mut self, uid: Uuid, version: u64) -> Option<Entry> {
+        let known = self.entries.get(&uid)?;
+        if known.record.version > version { None } else { self.forget(uid) }
+    }
+
+    /// Forgets a lease.
+    pub fn forget(&mut self, uid: Uuid) -> Option<Entry> {
+        self.lessor.remove(&uid);
+        let entry = self.entries.remove(&uid)?;
+        if self.places.get(&entry.record.place) == Some(&uid) {
+            self.places.remove(&entry.record.place);
+        }
+        Some(entry)
+    }
+
+    /// The leases in a namespace (`None`: in all) that a whole listing of it didn't show.
+    pub fn missing(&self, namespace: Option<&str>, shown: &HashSet<Place>) -> Vec<Uuid> {
+        self.entries
+            .iter()
+            .filter(|(_, entry)| {
+                let place = &entry.record.place;
+                namespace.is_none_or(|namespace| *place.namespace == *namespace) && !shown.contains(place)
+            })
+            .map(|(uid, _)| *uid)
+            .collect()
+    }
+
+    /// One lease.
+    pub fn get(&self, uid: &Uuid) -> Option<&Entry> {
+        self.entries.get(uid)
+    }
+
+    /// One lease.
+    pub fn get_mut(&mut self, uid: &Uuid) -> Option<&mut Entry> {
+        self.entries.get_mut(uid)
+    }
+
+    /// The lease that has this name now.
+    pub fn at(&self, place: &Place) -> Option<(Uuid, &Entry)> {
+        let uid = self.places.get(place)?;
+        Some((*uid, self.entries.get(uid)?))
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (&Uuid, &Entry)> {
+        self.entries.iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The lessor in memory.
+    pub fn lessor(&self) -> &Lessor<Uuid> {
+        &self.lessor
+    }
+
+    /// Takes up to `limit` leases from the lessor whose time has run out, in the order of their deadlines. Each is handed
+    /// out once, until something about it changes.
+    pub fn hand_out(&mut self, limit: usize, now: &Now) -> Vec<Uuid> {
+        let due = self.lessor.poll(now.lease, limit);
+        for uid in &due {
+            if let Some(entry) = self.entries.get_mut(uid) {
+                entry.handed_out = true;
+            }
+        }
+        due
+    }
+
+    /// This replica is primary: what is due is handed out.
+    pub fn promote(&mut self) {
+        self.lessor.promote();
+    }
+
+    /// This replica is primary no more: nothing is handed out, and what was comes back.
+    pub fn demote(&mut self) {
+        self.lessor.demote();
+        for (uid, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.handed_out) {
+            entry.handed_out = false;
+            self.lessor.reinstate(uid);
+        }
+    }
+
+    /// What the lessor says of a lease.
+    pub fn held(&self, uid: &Uuid, now: &Now) -> Option<Held> {
+        let lessor = &self.lessor;
+        let deadline = lessor.deadline(uid);
+        Some(Held {
+            ttl: lessor.ttl(uid)?,
+            deadline,
+            remaining: lessor.remaining(uid, now.lease)?,
+            due: deadline.is_some_and(|deadline| deadline <= now.lease),
+            overdue: deadline
+                .filter(|deadline| *deadline <= now.lease)
+                .map(|deadline| now.lease.since(deadline)),
+        })
+    }
+}
+
+/// Puts a lease that was granted just now into the lessor.
+fn grant(lessor: &mut Lessor<Uuid>, record: &Record, now: &Now, settings: &Settings) {
+    let ttl = granted_ttl(record.ttl_seconds, settings);
+    if let Err(error) = lessor.grant(record.uid, ttl, now.lease) {
+        tracing::error!(lease = %record.place, %error, "lessor refused a lease that was granted");
+        return;
+    }
+    let cap = record.max_lifetime_seconds.map(|lifetime| now.lease + seconds(lifetime));
+    lessor.set_end_by(&record.uid, cap);
+    if record.suspend {
+        lessor.suspend(&record.uid, now.lease);
+    }
+}
+
+/// Puts a lease into the lessor that was granted before this replica knew of it.
+///
+/// Its TTL counts from the last renewal as the API server recorded it, by the API server's clock. Whatever of that is
+/// unsure makes the deadline later: the resolution of those times, and the skew between the clocks of API servers.
+fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: &Now, settings: &Settings) {
+    let ttl = granted_ttl(record.ttl_seconds, settings);
+    let granted = record.status.grant.map(|grant| from_millis(grant.time));
+    let last = granted.max(recorded.renewed);
+    let slack = RESOLUTION + settings.max_clock_skew;
+    let mut remaining = match (last, now.server) {
+        (Some(last), Some(server)) => (ttl + slack).saturating_sub(elapsed(last, server)),
+        _ => ttl,
+    };
+    let was_suspended = record.status.state() == Some(State::Suspended);
+    if was_suspended {
+        // Time stood still since that was published, unless a renewal came later.
+        let renewed_since = recorded.renewed >= recorded.published;
+        remaining = match record.status.remaining_seconds {
+            Some(remaining) if !renewed_since => seconds(remaining),
+            _ => ttl,
+        };
+    } else if record.suspend {
+        // Since when it stands still is recorded nowhere.
+        remaining = ttl;
+    }
+    // On a start nobody knows how long holders couldn't renew.
+    let grace = settings.start_grace.saturating_sub(now.mono);
+    if let Err(error) = lessor.restore(record.uid, ttl, remaining.max(grace), now.lease) {
+        tracing::error!(lease = %record.place, %error, "lessor refused a lease that was granted");
+        return;
+    }
+    lessor.set_end_by(&record.uid, cap(record, now).map(|cap| cap.max(now.lease + grace)));
+    if record.suspend {
+        lessor.suspend(&record.uid, now.lease);
+    }
+}
+
+/// When the lease ends however often it is renewed.
+fn cap(record: &Record, now: &Now) -> Option<LeaseTime> {
+    let lifetime = seconds(record.max_lifetime_seconds?);
+    let lived = match (record.status.grant, now.server) {
+        (Some(grant), Some(server)) => elapsed(from_millis(grant.time), server),
+        _ => Duration::ZERO,
+    };
+    Some(now.lease + (lifetime + RESOLUTION).saturating_sub(lived))
+}
+
+fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
+    Duration::try_from(to.duration_since(from).max(SignedDuration::ZERO)).unwrap_or(Duration::ZERO)
+}
+
+/// The deadline that a published `expiryTime` stands for, as far as this machine's clock agrees with the writer's. It
+/// decides when to publish anew, never when to end.
+fn published_deadline(record: &Record, now: &Now) -> Option<LeaseTime> {
+    let expiry = from_millis(record.status.expiry?);
+    Some(now.lease + elapsed(now.wall, expiry))
+}
