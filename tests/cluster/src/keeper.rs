@@ -37,9 +37,10 @@ while [ "$stay" ]; do
     children=$others
 done
 for child in $children; do kill -KILL -"$child" 2>/dev/null; done
+# Dead within milliseconds. Zombies that nobody has collected yet hold nothing, and are not waited for.
 tries=0
 for child in $children; do
-    while [ $tries -lt 50 ] && kill -0 -"$child" 2>/dev/null; do
+    while [ $tries -lt 10 ] && kill -0 -"$child" 2>/dev/null; do
         tries=$((tries + 1))
         sleep 0.1
     done
