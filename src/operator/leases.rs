@@ -60,6 +60,8 @@ pub struct Change {
     pub renewed: bool,
     /// Its end was committed since.
     pub ended: bool,
+    /// What is said about its release has changed since.
+    pub released: bool,
 }
 
 /// All leases.
@@ -116,6 +118,7 @@ impl Leases {
         }
         if new.status.has_ended() {
             change.ended = !old.status.has_ended();
+            change.released = old.status.released != new.status.released;
             if change.ended {
                 entry.linger_until = now.mono + settings.linger;
                 forget(&mut self.lessor, uid);
