@@ -24,7 +24,7 @@ fn cost(asked: &Entries) -> (usize, usize, usize) {
 async fn a_grant_costs_two_requests_a_renewal_none_an_expiry_three_and_a_revoke_two_plus_one_per_object() {
     let world = World::new("cost").await;
     // Short, so that the incumbent is idle for longer before each step.
-    let _operator = world.primary(&["--lease-duration", "1s"]).await;
+    let _operator = world.primary(&["--lease-duration", "2s"]).await;
     for name in ["expires", "revoked"] {
         world.config_map(&format!("{name}-whole"), json!({"lessor.dev/lease": name}), &["a"]).await;
         let keys = json!({"key.lessor.dev/a": name, "key.lessor.dev/b": name});
@@ -52,14 +52,14 @@ async fn a_grant_costs_two_requests_a_renewal_none_an_expiry_three_and_a_revoke_
     assert_eq!(step("five renewals", mark).await, (0, 0));
 
     // One that brings the deadline nearer is published at once.
-    world.change("expires", json!({"ttlSeconds": 3})).await.expect("a renewal");
+    world.change("expires", json!({"ttlSeconds": 5})).await.expect("a renewal");
     sleep(MOMENT).await;
     let mark = world.mark();
     world.wait_gone("expires").await;
     assert_eq!(step("expiry with two objects", mark).await, (3, 2));
 
     world.granted("revoked", json!({"ttlSeconds": 60})).await;
-    sleep(Duration::from_secs(2)).await;
+    sleep(Duration::from_millis(2500)).await;
     let mark = world.mark();
     world.revoke("revoked").await;
     world.wait_gone("revoked").await;

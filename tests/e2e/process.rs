@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lessor::operator::run::AGENT;
 use lessor_cluster::Cluster;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -15,13 +16,18 @@ async fn it_waits_for_crds_that_are_missing_and_says_so() {
     let operator = world.operator(&[]);
     until("it says what is missing", async || {
         let log = operator.log();
-        (log.contains("leases") && log.contains("lessors") && log.contains("is not installed")).then_some(())
+        let says = |kind| log.lines().any(|line| line.contains(kind) && line.contains("apply the CRDs"));
+        (says("leases.lessor.dev") && says("lessors.lessor.dev")).then_some(())
     })
     .await;
     sleep(Duration::from_secs(3)).await;
     assert_eq!(operator.exit_status(), None, "it waits: {}", operator.log());
-    let complaints = operator.log().lines().filter(|line| line.contains("is not installed")).count();
-    assert!(complaints <= 20, "it asks with growing pauses: {complaints} times");
+    let asked =
+        world.cluster.audit().expect("an audit log").entries().expect("entries").agent(AGENT).requests();
+    eprintln!("{asked} requests in 3 s without CRDs");
+    assert!(asked <= 40, "it asks with growing pauses");
+    let warnings = operator.log().lines().filter(|line| line.contains("WARN")).count();
+    assert_eq!(warnings, 2, "each is said once: {}", operator.log());
     install_crds(cluster).await;
     let installed = Instant::now();
     world.wait_for_primary(&operator).await;

@@ -188,11 +188,13 @@ async fn a_hundred_keys_of_one_object_on_a_hundred_leases_that_end_together_leav
     keys.push("other");
     world.config_map("shared", json!(annotations), &keys).await;
     world.granted("other", json!({"ttlSeconds": 600})).await;
-    join_all(names.iter().map(|name| world.granted(name, json!({"ttlSeconds": 3})))).await;
+    join_all(names.iter().map(|name| world.granted(name, json!({"ttlSeconds": 600})))).await;
     // All of them fall due while nobody is there, and end together when somebody comes.
     operator.stop().await.expect("it stops");
-    let ended_before = world.lives().iter().filter(|life| life.end.is_some()).count();
-    sleep(Duration::from_secs(4)).await;
+    for name in &names {
+        world.change(name, json!({"ttlSeconds": 1})).await.expect("a renewal");
+    }
+    sleep(Duration::from_secs(2)).await;
     let _operator = world.primary(&["--max-clock-skew", "0s"]).await;
     world.wait_keys("shared", &["other"]).await;
     until("the leases are gone", async || {
@@ -205,11 +207,11 @@ async fn a_hundred_keys_of_one_object_on_a_hundred_leases_that_end_together_leav
     let refused = removals.iter().filter(|entry| !entry.is_accepted()).count();
     let spread = ends.iter().max().zip(ends.iter().min()).map(|(last, first)| last.duration_since(*first));
     eprintln!(
-        "{} patches ({refused} refused) for {} ends within {:?}; {ended_before} had ended before the stop",
+        "{} patches ({refused} refused) for {} ends within {:?}",
         removals.len(),
         ends.len(),
         spread.expect("ends"),
     );
-    assert_eq!((ends.len(), ended_before), (100, 0));
+    assert_eq!(ends.len(), 100);
     assert!(removals.len() <= 30, "{removals}");
 }
