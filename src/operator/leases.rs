@@ -365,9 +365,10 @@ fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: 
         // Since when it stands still is recorded nowhere.
         remaining = ttl;
     }
-    // On a start nobody knows how long holders couldn't renew.
+    // On a start nobody knows how long holders couldn't renew. A suspended lease lost nothing meanwhile.
     let grace = settings.start_grace.saturating_sub(now.mono);
-    expect(record, lessor.restore(record.uid, ttl.into(), remaining.max(grace), now.lease));
+    let remaining = if record.suspend { remaining } else { remaining.max(grace) };
+    expect(record, lessor.restore(record.uid, ttl.into(), remaining, now.lease));
     expect(record, lessor.set_end_by(record.uid, cap(record, now).map(|cap| cap.max(now.lease + grace))));
     if record.suspend {
         expect(record, lessor.suspend(record.uid, now.lease));
