@@ -60,7 +60,7 @@ async fn two_hundred_leases_all_end_in_time() {
         if number % 4 == 0 {
             world.config_map(&name, json!({"lessor.dev/lease": name}), &["a"]).await;
         }
-        world.lease(&name, json!({"ttlSeconds": 4 + number % 2})).await;
+        world.lease(&name, json!({"ttlSeconds": 6 + number % 4})).await;
     });
     join_all(all).await;
     world.wait_all_gone().await;

@@ -56,18 +56,27 @@ impl Replica {
                 if doing != Doing::Read {
                     self.tell(uid, doing, now);
                 }
-                self.see_lease(&lease, now);
+                if has_gone(&lease) {
+                    self.bury_lease(uid, now);
+                } else {
+                    self.see_lease(&lease, now);
+                }
             }
             Answer::Gone => {
                 if doing == Doing::Delete {
                     self.tell(uid, doing, now);
                 }
-                let version = self.leases.get(&uid).map(|entry| entry.record.version).unwrap_or_default();
-                self.lose_lease(uid, version, now);
+                self.bury_lease(uid, now);
             }
             _ if retry => {}
             _ => self.touch_lease(uid, now),
         }
+    }
+
+    /// An answer says that a lease is gone, whatever the watch still shows.
+    fn bury_lease(&mut self, uid: Uuid, now: &Now) {
+        self.leases.bury(uid);
+        self.lose_lease(uid, Version::MAX, now);
     }
 
     pub(super) fn lease_refused(&mut self, uid: Uuid, doing: Doing, refusal: &Refusal) {
@@ -231,4 +240,11 @@ fn removed(id: &ObjectId, uid: Uuid, request: &Request) -> Notice {
         _ => "removed with its lease".to_owned(),
     };
     Notice::normal(About::Object(id.clone(), uid), "Removed", note)
+}
+
+/// Whether this answer shows a lease for the last time: a write that takes the last finalizer from what is being deleted
+/// deletes it, and is answered with the version that was there before.
+fn has_gone(lease: &Lease) -> bool {
+    lease.metadata.deletion_timestamp.is_some()
+        && lease.metadata.finalizers.as_ref().is_none_or(Vec::is_empty)
 }

@@ -58,10 +58,12 @@ impl Replica {
                     uid_of(lease.metadata.uid.as_deref()),
                     version_of(lease.metadata.resource_version.as_deref()),
                 ) {
+                    self.leases.exhume(uid);
                     self.lose_lease(uid, version, now);
                 }
             }
             Seen::All(shown) => {
+                self.leases.all_shown(scope.as_deref());
                 for uid in self.leases.missing(scope.as_deref(), &shown) {
                     self.lose_lease(uid, Version::MAX, now);
                 }
