@@ -150,7 +150,7 @@ impl Situation<'_> {
             && deadline > published + TOLERANCE
         {
             let half = held.ttl / 2;
-            if published.since(lease) < half {
+            if published.since(lease) <= half {
                 return Step::Refresh(Box::new(new));
             }
             at(self.mono_of(published) - half.min(self.mono_of(published)));

@@ -293,3 +293,6 @@ fn seed(identity: &str) -> u64 {
     use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
     BuildHasherDefault::<DefaultHasher>::default().hash_one(identity)
 }
+
+#[cfg(test)]
+mod tests;
