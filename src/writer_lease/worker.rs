@@ -28,6 +28,29 @@ pub struct Permit {
 type Work = Arc<dyn Fn(Permit) -> BoxFuture<'static, (WorkResult, bool)> + Send + Sync>;
 
 /// A [`WriterLease`] that runs its work itself, with the interface of OpenShift's. Clones are the same worker.
+///
+/// It sees the arbitration object only when it writes it. Whoever watches that object tells it by
+/// [`observe_claim`](Self::observe_claim), and of others' writes by [`observe`](Self::observe) and
+/// [`extend`](Self::extend).
+///
+/// ```
+/// use std::sync::Arc;
+/// use lessor::writer_lease::{Arbitration, Config, WorkResult, Worker};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let worker = Worker::new(Config::default());
+/// worker.try_work("greet", |permit| async move {
+///     println!("written under term {}", permit.term);
+///     (WorkResult::Extend, false)
+/// });
+///
+/// let arbiter = Arc::new(Arbitration::default().arbiter("replica-1"));
+/// let running = tokio::spawn(worker.clone().run(arbiter, std::future::pending()));
+/// assert!(worker.wait().await);
+/// # running.abort();
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Worker<K: Ord>(Arc<Shared<K>>);
 

@@ -124,6 +124,15 @@ fn replicas_claim_an_empty_object_at_different_times() {
     assert!(times.len() > 5, "{times:?}");
 }
 
+#[test]
+fn an_empty_object_that_another_was_faster_to_claim_is_left_alone() {
+    let mut lease = election();
+    lease.observe_claim(Holder::Nobody, 0, s(1));
+    assert_eq!(all(&mut lease, s(1)), [claim_empty(1)]);
+    lease.lost(s(1));
+    assert_eq!(lease.wake_at(s(1)), None);
+}
+
 // --- Leader -----------------------------------------------------------------------------------------------------
 
 #[test]
