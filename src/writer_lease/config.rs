@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-/// How a [`WriterLease`](super::WriterLease) behaves. Integers only, so that a state that carries it can be hashed.
+/// How a [`WriterLease`](super::WriterLease) behaves. Integers only, so that a state that carries it can be
+/// hashed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
-    /// How long an accepted write keeps its writer in the lead, and how long a follower waits after it saw one.
+    /// How long an accepted write keeps its writer in the lead, and how long a follower waits after it saw
+    /// one.
     pub lease_duration: Duration,
     /// What a follower grants the incumbent on any piece of work, counted from the moment the work fell due.
     /// Half a lease duration at least: less counts as half.
@@ -60,8 +62,8 @@ impl Default for Config {
     }
 }
 
-/// Exponential backoff, after that of [OpenShift's writer lease]: each step multiplies the wait by
-/// `factor` and by up to `1 + jitter`; past `steps`, or past the lease duration, the lease duration is the wait.
+/// Exponential backoff, after that of [OpenShift's writer lease]: each step multiplies the wait by `factor`
+/// and by up to `1 + jitter`; past `steps`, or past the lease duration, the lease duration is the wait.
 ///
 /// [OpenShift's writer lease]: https://github.com/openshift/router/blob/main/pkg/router/writerlease/writerlease.go
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

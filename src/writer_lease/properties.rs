@@ -1,6 +1,7 @@
-//! What holds for several writers together, whatever goes wrong. The simulation itself checks at every step that no two
-//! writers run under one term, that none runs after its lease has lapsed, that no key runs twice at once, that a
-//! follower waits and gives its head start, and that a machine wakes exactly when it has something to do.
+//! What holds for several writers together, whatever goes wrong. The simulation itself checks at every step
+//! that no two writers run under one term, that none runs after its lease has lapsed, that no key runs twice
+//! at once, that a follower waits and gives its head start, and that a machine wakes exactly when it has
+//! something to do.
 
 use std::time::Duration;
 

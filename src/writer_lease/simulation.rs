@@ -1,5 +1,5 @@
-//! A world of writers around a server, with clocks that disagree and everything that may go wrong, on simulated time.
-//! It plays the shell for each machine, and checks at every step what must always hold.
+//! A world of writers around a server, with clocks that disagree and everything that may go wrong, on
+//! simulated time. It plays the shell for each machine, and checks at every step what must always hold.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -143,8 +143,8 @@ struct Replica {
     /// When it will be polled next if nothing happens.
     wakes: Option<Duration>,
     pending: BTreeMap<u64, (Request, Duration)>,
-    /// What the checks know about it, on its own clock: when its last accepted write of each term was sent, and when it
-    /// last heard of another's.
+    /// What the checks know about it, on its own clock: when its last accepted write of each term was sent,
+    /// and when it last heard of another's.
     accepted: BTreeMap<Term, Duration>,
     heard: Option<Duration>,
     highest: Term,
@@ -265,7 +265,7 @@ impl World {
         }
     }
 
-    // --- Replicas --------------------------------------------------------------------------------------------------
+    // --- Replicas --------------------------------------------------------------------------------
 
     fn start(&mut self, index: usize) {
         self.names += 1;
@@ -522,7 +522,7 @@ impl World {
         }
     }
 
-    // --- The server ------------------------------------------------------------------------------------------------
+    // --- The server ------------------------------------------------------------------------------
 
     fn serve(&mut self, name: u64, what: Request) -> Answer {
         let object = self.object;
