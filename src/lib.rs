@@ -1,3 +1,10 @@
-//! etcd's leases for Kubernetes.
+//! etcd's leases for Kubernetes: things that vanish when their holder stops renewing.
+//!
+//! [`api`] holds the custom resources and the grammar of the annotations that attach objects to leases,
+//! [`lessor`] keeps leases in memory, [`writer_lease`] chooses which of several replicas acts, and [`operator`] is the
+//! thin shell around them that talks to the API server.
 
+pub mod api;
+pub mod lessor;
+pub mod operator;
 pub mod writer_lease;

@@ -1,0 +1,58 @@
+//! What the `lessor` command can be told to do.
+
+mod crd;
+mod run;
+
+use clap::{Parser, Subcommand};
+
+/// etcd's leases for Kubernetes: things that vanish when their holder stops renewing.
+#[derive(Parser, Debug)]
+#[command(name = "lessor", version, arg_required_else_help = true)]
+pub(crate) struct Lessor {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Print the custom resource definitions as YAML, to be applied or compared.
+    Crd(crd::Args),
+    /// Run one replica of the operator.
+    Run(Box<run::Args>),
+    /// Print the version.
+    Version,
+}
+
+impl Lessor {
+    /// Does what the arguments say.
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        match self.command {
+            Command::Crd(args) => crd::run(&args, std::io::stdout().lock()),
+            Command::Run(args) => run::run(*args),
+            Command::Version => version(std::io::stdout().lock()),
+        }
+    }
+}
+
+fn version(mut out: impl std::io::Write) -> anyhow::Result<()> {
+    Ok(writeln!(out, "lessor {}", env!("CARGO_PKG_VERSION"))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_fit_together() {
+        Lessor::command().debug_assert();
+    }
+
+    #[test]
+    fn the_version_is_that_of_the_package() {
+        let mut out = Vec::new();
+        version(&mut out).unwrap();
+        assert_eq!(out, format!("lessor {}\n", env!("CARGO_PKG_VERSION")).into_bytes());
+    }
+}

@@ -1,0 +1,23 @@
+//! The operator: watches in, decisions, requests out. The only place that talks to the API server.
+//!
+//! [`replica`] decides and does no I/O; [`run`] is the shell around it. Between them, [`watches`] bring observations,
+//! [`server`] carries [requests](request) and answers, [`hearing`] keeps lease time, and [`recorder`] tells people.
+
+pub mod admin;
+pub mod arbitration;
+pub mod attached;
+pub mod budget;
+pub mod hearing;
+pub mod leases;
+pub mod notice;
+pub mod published;
+pub mod record;
+pub mod recorder;
+pub mod replica;
+pub mod request;
+pub mod run;
+pub mod server;
+pub mod settings;
+pub mod step;
+pub mod timers;
+pub mod watches;
