@@ -71,6 +71,10 @@ pub(crate) struct Args {
     #[arg(long, env = "LESSOR_DRY_RUN")]
     dry_run: bool,
 
+    /// Where to serve /healthz and /readyz, like 0.0.0.0:8080. Default: nowhere.
+    #[arg(long, env = "LESSOR_ADMIN_ADDRESS")]
+    admin_address: Option<std::net::SocketAddr>,
+
     /// The kubeconfig to use. Default: KUBECONFIG, ~/.kube/config, or the service account inside a cluster.
     #[arg(long)]
     kubeconfig: Option<std::path::PathBuf>,
@@ -163,6 +167,7 @@ fn settings(args: Args) -> anyhow::Result<Settings> {
         event_rate: args.event_rate,
         pending_warning: args.pending_warning,
         dry_run: args.dry_run,
+        admin_address: args.admin_address,
     })
 }
 

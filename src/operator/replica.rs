@@ -73,6 +73,8 @@ enum Cause {
     /// The object, and its version when the request was decided on.
     Object(ObjectId, Version),
     Arbitration,
+    /// Is the server heard again?
+    Probe,
     /// A fresh look at work that seems overdue, before the lead is claimed for it.
     Check(Work),
 }
@@ -110,6 +112,8 @@ enum Timer {
 const BLIND_PATIENCE: Duration = Duration::from_secs(30);
 /// A watch that failed and hasn't failed again for this long is taken to see again.
 const BLIND_DOUBT: Duration = Duration::from_secs(3);
+/// How often a deaf replica asks whether the server is heard again.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// The end of a lease is not committed without a sign of life from the API server within this time.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
 
@@ -121,6 +125,9 @@ pub struct Replica {
     writer: WriterLease<Work>,
     arbitration: Arbitration,
     lessor_seen: bool,
+    /// How these watches fail, as long as they have shown nothing.
+    lessor_failure: Option<Failure>,
+    lease_failure: Option<Failure>,
     lease_sights: BTreeMap<Option<Arc<str>>, Sight>,
     object_sights: HashMap<(Arc<Kind>, Option<Arc<str>>), Sight>,
     flights: BTreeMap<Ticket, Flight>,
@@ -135,6 +142,8 @@ pub struct Replica {
     /// The kind `Lessor` is gone: only what nobody else could finish is finished.
     orphaned: bool,
     approached: Option<LeaseTime>,
+    /// When a deaf replica may ask whether it is heard again.
+    probe_at: Duration,
     stopping: Option<Duration>,
     out: Output,
 }
@@ -163,6 +172,8 @@ impl Replica {
             writer,
             arbitration: Arbitration::new(settings.identity.clone()),
             lessor_seen: false,
+            lessor_failure: None,
+            lease_failure: None,
             lease_sights: scopes.into_iter().map(|scope| (scope, Sight::Unsynced)).collect(),
             object_sights,
             flights: BTreeMap::new(),
@@ -174,6 +185,7 @@ impl Replica {
             leading: None,
             orphaned: false,
             approached: None,
+            probe_at: Duration::ZERO,
             stopping: None,
             out: Output::default(),
             settings,
@@ -192,15 +204,19 @@ impl Replica {
 
     fn observe_lessor(&mut self, seen: Seen<crate::api::Lessor>, now: &Now) {
         match seen {
-            Seen::There(lessor) => self.see_lessor(&lessor, now),
+            Seen::There(lessor) => {
+                self.lessor_failure = None;
+                self.see_lessor(&lessor, now);
+            }
             Seen::Gone(_) => self.see_no_lessor(now),
             Seen::All(shown) => {
                 self.lessor_seen = true;
+                self.lessor_failure = None;
                 if shown.is_empty() {
                     self.see_no_lessor(now);
                 }
             }
-            Seen::Failing(failure) => tracing::warn!(kind = "lessors", %failure, "watch fails, trying again"),
+            Seen::Failing(failure) => note_failure("lessors.lessor.dev", failure, &mut self.lessor_failure),
         }
     }
 
@@ -222,7 +238,10 @@ impl Replica {
 
     fn observe_leases(&mut self, scope: Option<Arc<str>>, seen: Seen<Lease>, now: &Now) {
         match seen {
-            Seen::There(lease) => self.see_lease(&lease, now),
+            Seen::There(lease) => {
+                self.lease_failure = None;
+                self.see_lease(&lease, now);
+            }
             Seen::Gone(lease) => {
                 if let (Ok(uid), Ok(version)) = (
                     uid_of(lease.metadata.uid.as_deref()),
@@ -236,8 +255,9 @@ impl Replica {
                     self.lose_lease(uid, Version::MAX, now);
                 }
                 self.lease_sights.insert(scope, Sight::Synced);
+                self.lease_failure = None;
             }
-            Seen::Failing(failure) => tracing::warn!(kind = "leases", %failure, "watch fails, trying again"),
+            Seen::Failing(failure) => note_failure("leases.lessor.dev", failure, &mut self.lease_failure),
         }
     }
 
@@ -601,6 +621,43 @@ impl Replica {
             && self.object_sights.values().all(|sight| *sight != Sight::Unsynced)
     }
 
+    /// What has to be seen before this replica can act, for people; empty when it is [ready](Self::is_ready).
+    pub fn missing(&self) -> Vec<String> {
+        let mut missing = Vec::new();
+        if !self.lessor_seen {
+            missing.push(self.waiting_for("lessors.lessor.dev", &self.lessor_failure));
+        }
+        for (scope, sight) in &self.lease_sights {
+            if *sight != Sight::Synced {
+                let what = scope
+                    .as_ref()
+                    .map_or("leases.lessor.dev".to_owned(), |scope| format!("leases.lessor.dev in {scope}"));
+                missing.push(self.waiting_for(&what, &self.lease_failure));
+            }
+        }
+        for ((kind, _), sight) in &self.object_sights {
+            if *sight == Sight::Unsynced {
+                missing.push(self.waiting_for(&kind.to_string(), &None));
+            }
+        }
+        missing
+    }
+
+    fn waiting_for(&self, what: &str, failure: &Option<Failure>) -> String {
+        match failure {
+            Some(Failure::NoSuchKind) => {
+                format!("{what} is not installed: apply the CRDs, `lessor crd | kubectl apply -f -`")
+            }
+            Some(failure) => format!("{what} can't be watched: {failure}"),
+            None => format!("{what} has not been listed yet"),
+        }
+    }
+
+    /// The leases that this replica knows.
+    pub fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
     /// The term that this replica leads under, if it does.
     pub fn leads(&self) -> Option<Term> {
         self.leading
@@ -613,6 +670,7 @@ impl Replica {
             self.fire_timers(now);
             self.approach(now);
             self.act(now);
+            self.probe(now);
         }
         std::mem::take(&mut self.out)
     }
@@ -624,7 +682,8 @@ impl Replica {
         }
         let writer = self.writer.wake_at(now.mono).map(|at| at.max(self.patient_until));
         let stop = self.stopping.filter(|_| self.leading.is_some());
-        [writer, self.timers.first(), self.next_deadline(now), stop].into_iter().flatten().min()
+        let probe = (now.deaf && self.flights.is_empty()).then_some(self.probe_at);
+        [writer, self.timers.first(), self.next_deadline(now), stop, probe].into_iter().flatten().min()
     }
 
     /// When the next deadline, or its approach, comes on the replica's clock.
@@ -688,6 +747,15 @@ impl Replica {
             if now.silence > FRESH / 2 {
                 self.writer.try_work(Work::Approach, now.mono);
             }
+        }
+    }
+
+    /// A deaf replica that waits for nothing asks by itself whether the server is heard again: where only watches run,
+    /// nothing else would tell.
+    fn probe(&mut self, now: &Now) {
+        if now.deaf && self.flights.is_empty() && self.probe_at <= now.mono {
+            self.probe_at = now.mono + PROBE_INTERVAL;
+            self.send(Cause::Probe, Request::ReadLessor, self.settings.lease_duration, now);
         }
     }
 
@@ -809,6 +877,11 @@ impl Replica {
             self.patient_until = now.mono + wait.unwrap_or(Duration::from_secs(1));
         }
         match flight.cause {
+            Cause::Probe => {
+                if let Answer::Lessor(lessor) = &answer {
+                    self.see_lessor(lessor, now);
+                }
+            }
             Cause::Approach => {
                 if let Answer::Lessor(lessor) = &answer {
                     self.see_lessor(lessor, now);
@@ -1120,7 +1193,7 @@ impl Replica {
         let flights = std::mem::take(&mut self.flights);
         for (ticket, flight) in flights {
             let work = match &flight.cause {
-                Cause::Arbitration | Cause::Check(_) => {
+                Cause::Arbitration | Cause::Check(_) | Cause::Probe => {
                     self.flights.insert(ticket, flight);
                     continue;
                 }
@@ -1174,6 +1247,20 @@ impl Replica {
             Work::Object(id) => self.touch_object(id, now),
         }
     }
+}
+
+/// Logs how a watch fails, once as long as it fails in the same way.
+fn note_failure(kind: &str, failure: Failure, known: &mut Option<Failure>) {
+    if known.as_ref() != Some(&failure) {
+        match &failure {
+            Failure::NoSuchKind => tracing::warn!(
+                kind,
+                "waiting for the kind to be installed: apply the CRDs, `lessor crd | kubectl apply -f -`"
+            ),
+            failure => tracing::warn!(kind, %failure, "watch fails, trying again"),
+        }
+    }
+    *known = Some(failure);
 }
 
 /// Whether everything that was attached to this lease is gone: our finalizer is.

@@ -1,6 +1,6 @@
 //! What an administrator can set.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 /// Settings of one replica.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +35,8 @@ pub struct Settings {
     pub pending_warning: Duration,
     /// Show what would be removed, and remove nothing.
     pub dry_run: bool,
+    /// Where to serve health and readiness; `None`: nowhere.
+    pub admin_address: Option<SocketAddr>,
 }
 
 impl Default for Settings {
@@ -55,6 +57,7 @@ impl Default for Settings {
             event_rate: 10.0,
             pending_warning: Duration::from_secs(30),
             dry_run: false,
+            admin_address: None,
         }
     }
 }
