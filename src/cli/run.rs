@@ -1,6 +1,10 @@
 //! `lessor run`: one replica of the operator.
 
-use std::{io::IsTerminal, num::NonZeroU16, time::Duration};
+use std::{
+    io::IsTerminal,
+    num::{NonZeroU16, NonZeroU32},
+    time::Duration,
+};
 
 use anyhow::Context;
 use clap::{Args as ClapArgs, ValueEnum};
@@ -52,8 +56,8 @@ pub(crate) struct Args {
     status_rate: f64,
 
     /// Leases ended per second, at most.
-    #[arg(long, env = "LESSOR_EXPIRY_RATE", default_value = "500", value_parser = rate)]
-    expiry_rate: f64,
+    #[arg(long, env = "LESSOR_EXPIRY_RATE", default_value = "500")]
+    expiry_rate: NonZeroU32,
 
     /// Events written per second, at most.
     #[arg(long, env = "LESSOR_EVENT_RATE", default_value = "10", value_parser = rate)]

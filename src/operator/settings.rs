@@ -1,6 +1,6 @@
 //! What an administrator can set.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
 
 /// Settings of one replica.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +26,7 @@ pub struct Settings {
     /// Writes of status per second that merely bring it up to date.
     pub status_rate: f64,
     /// Ends per second.
-    pub expiry_rate: f64,
+    pub expiry_rate: NonZeroU32,
     /// Requests under way at once.
     pub concurrency: usize,
     /// Events written per second.
@@ -52,7 +52,7 @@ impl Default for Settings {
             linger: Duration::from_secs(2),
             lease_duration: Duration::from_secs(5),
             status_rate: 20.0,
-            expiry_rate: 500.0,
+            expiry_rate: const { NonZeroU32::new(500).unwrap() },
             concurrency: 32,
             event_rate: 10.0,
             pending_warning: Duration::from_secs(30),
