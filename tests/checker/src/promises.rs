@@ -94,7 +94,8 @@ impl Check<'_> {
             let what = format!("it expired {ran:?} after {}, though its TTL is {ttl:?}", renewed.1);
             self.violation(renewed.0, label, what, [sign.made_by, request]);
         } else if !capped {
-            self.report.figures.lateness.push(ran.saturating_sub(ttl));
+            let lease = format!("{}/{}", life.object.namespace, life.object.name);
+            self.report.figures.lateness.push((ran.saturating_sub(ttl), lease));
         }
     }
 

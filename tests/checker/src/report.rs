@@ -75,15 +75,21 @@ pub struct Figures {
     /// Who was primary, by term, in the order of the claims.
     pub primaries: Vec<(i64, String)>,
     /// For each expiry, how long after the deadline (counted from the API server's receipt of the last renewal) the API
-    /// server received the end; in order.
-    pub lateness: Vec<Duration>,
+    /// server received the end, and of which lease, as `NAMESPACE/NAME`; in order.
+    pub lateness: Vec<(Duration, String)>,
 }
 
 impl Figures {
     /// This share (0 … 1) of expiries was at most so late; zero if there were none.
     pub fn late(&self, share: f64) -> Duration {
         let last = self.lateness.len().saturating_sub(1);
-        self.lateness.get((last as f64 * share).round() as usize).copied().unwrap_or_default()
+        self.lateness.get((last as f64 * share).round() as usize).map(|(late, _)| *late).unwrap_or_default()
+    }
+
+    /// How late the lease of this name (whatever its namespace) expired, the latest if there were several.
+    pub fn late_of(&self, name: &str) -> Option<Duration> {
+        let is_it = |lease: &str| lease.rsplit('/').next() == Some(name);
+        self.lateness.iter().rev().find(|(_, lease)| is_it(lease)).map(|(late, _)| *late)
     }
 }
 

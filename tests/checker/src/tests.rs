@@ -221,6 +221,7 @@ fn a_life_in_order_breaks_no_promise_and_is_counted() {
     assert_eq!((figures.objects, figures.keys, figures.revoked), (1, 1, 0));
     assert_eq!(figures.lateness.len(), 1);
     assert!(figures.late(1.0) < Duration::from_millis(10), "{figures}");
+    assert_eq!(figures.late_of("a"), Some(figures.late(1.0)));
 }
 
 #[test]
