@@ -262,10 +262,13 @@ impl<K: Ord + Clone> WriterLease<K> {
         }
     }
 
-    /// The shell was deaf until now (a watch broke, the server hung), so a follower can't know what the primary did
-    /// meanwhile: its wait starts anew. A leader needs no such thing, since its own clock ran on.
+    /// The shell was deaf until now (a watch broke, the server hung) and hears again. A follower can't know what the primary
+    /// did meanwhile: its wait starts anew. Whatever failed may succeed now: all backoffs end.
     pub fn deaf_until(&mut self, now: Duration) {
         self.follow_on(now);
+        self.queue.hasten_all();
+        self.failures = 0;
+        self.arbitrate_at = Duration::ZERO;
     }
 
     // --- Answers -----------------------------------------------------------------------------------------------
@@ -349,7 +352,9 @@ impl<K: Ord + Clone> WriterLease<K> {
         let failures = self.failures.saturating_add(1);
         self.answered();
         self.failures = failures;
-        self.arbitrate_at = now.saturating_add(self.config.delay(failures, now));
+        // No longer than that, or an incumbent with a bad connection would be taken for dead between two attempts.
+        let delay = self.config.delay(failures, now).min(self.third());
+        self.arbitrate_at = now.saturating_add(delay);
     }
 
     // --- Giving up ---------------------------------------------------------------------------------------------
@@ -424,7 +429,7 @@ impl<K: Ord + Clone> WriterLease<K> {
                 let stuck = self
                     .queue
                     .first_due()
-                    .map(|(due, _)| due.max(self.last_sign).saturating_add(self.config.lease_duration / 3));
+                    .map(|(due, _)| due.max(self.last_sign).saturating_add(self.third()));
                 lapsed.into_iter().chain(stuck).min().map(|at| (at, Plan::Prove))
             }
             State::Follower { until } => self.queue.first_due().map(|(due, key)| {
@@ -439,6 +444,11 @@ impl<K: Ord + Clone> WriterLease<K> {
         let ready = self.queue.first_ready()?;
         let may = self.queue.running() < self.config.max_running && ready.max(now) < self.usable(until);
         may.then_some((ready, Plan::Run { until }))
+    }
+
+    /// How often a leader shows that it lives while work is pending: well within a follower's head start.
+    fn third(&self) -> Duration {
+        self.config.lease_duration / 3
     }
 
     /// Until when a lease that lapses at `until` may start work: what is about to lapse would only be cut off.

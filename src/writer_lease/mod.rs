@@ -12,3 +12,8 @@ pub use arbiter::{Arbiter, Arbitration, Claim, MemoryArbiter, Verdict};
 pub use config::{Backoff, Config};
 pub use machine::{State, WriterLease};
 pub use worker::{Permit, Worker};
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod simulation;

@@ -56,7 +56,7 @@ pub type Ticket = u64;
 /// What the shell is to do now.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// Send these, each within its time.
+    /// Send these, each to be answered by its time, on the replica's clock.
     pub requests: Vec<(Ticket, Request, Duration)>,
     /// Give these up: this replica leads no more.
     pub cancelled: Vec<Ticket>,

@@ -94,7 +94,8 @@ impl Replica {
         }
         let situation = Situation {
             record: &entry.record,
-            stale: entry.stale,
+            // A follower is shown by its watch what has changed, and looks afresh before it claims the lead.
+            stale: entry.stale && self.leading.is_some(),
             held,
             published_deadline: entry.published_deadline,
             nearer: entry.nearer,

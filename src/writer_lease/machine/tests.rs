@@ -201,12 +201,12 @@ fn a_failed_proof_is_repeated_after_a_growing_backoff_and_demotes_nobody() {
     let mut lease = leader(s(0));
     lease.try_work("a", s(60));
     let mut now = s(60);
-    for wait in [20, 80, 320, 1280, 5000, 5000, 5000] {
+    for wait in [ms(20), ms(80), ms(320), ms(1280), LEASE / 3, LEASE / 3] {
         assert_eq!(all(&mut lease, now), [Action::Prove { term: 1 }]);
         lease.arbitration_failed(now);
-        assert_eq!(lease.wake_at(now), Some(now + ms(wait)));
+        assert_eq!(lease.wake_at(now), Some(now + wait));
         assert_eq!(lease.leading_term(), Some(1));
-        now += ms(wait);
+        now += wait;
     }
 }
 
@@ -342,11 +342,33 @@ fn a_follower_that_was_deaf_waits_anew() {
 }
 
 #[test]
-fn deafness_leaves_a_leader_alone() {
+fn deafness_leaves_the_lease_of_a_leader_alone() {
     let mut lease = leader(s(0));
     let before = lease.clone();
     lease.deaf_until(s(3));
     assert_eq!(lease, before);
+}
+
+#[test]
+fn all_backoffs_end_with_an_outage() {
+    let mut lease = leader(s(0));
+    for key in ["a", "b"] {
+        lease.try_work(key, s(1));
+    }
+    assert_eq!(runs(&mut lease, s(1)), ["a", "b"]);
+    for key in ["a", "b"] {
+        lease.done(&key, WorkResult::None, true, s(1), s(1));
+    }
+    lease.deaf_until(s(1));
+    assert_eq!(runs(&mut lease, s(1)), ["a", "b"]);
+
+    let mut lease = leader(s(0));
+    lease.try_work("a", s(60));
+    for _ in 0..10 {
+        assert_eq!(all(&mut lease, s(60)), [Action::Prove { term: 1 }]);
+        lease.arbitration_failed(s(60));
+        lease.deaf_until(s(60));
+    }
 }
 
 #[test]
