@@ -6,7 +6,7 @@
     reason = "a test says that something can't fail by failing"
 )]
 
-use std::{collections::BTreeMap, fs, path::Path, process::Command};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use k8s_openapi::{
     api::core::v1::{ConfigMap, Namespace},
@@ -24,9 +24,9 @@ use lessor::api::{
     lessor::LessorSpec,
     time::{from_text, micro},
 };
-use lessor_cluster::Cluster;
+use lessor_cluster::{Cluster, Tool};
 use serde_json::{Value, json};
-use tokio::sync::OnceCell;
+use tokio::{process::Command, sync::OnceCell};
 
 const NOON: &str = "2026-01-31T12:00:00.000000Z";
 
@@ -273,8 +273,18 @@ async fn a_null_is_as_good_as_nothing() {
         "apiVersion": "lessor.dev/v1alpha1", "kind": "Lease", "metadata": {"name": "session-42"},
         "spec": {"ttlSeconds": 10, "renewTime": null, "holder": null, "suspend": null, "afterExpiry": null},
     });
-    let created: Lease = serde_json::from_value(create_raw(&leases, &lease).await.unwrap()).unwrap();
-    assert_eq!(created.spec, LeaseSpec { ttl_seconds: 10, ..LeaseSpec::default() });
+    let created = create_raw(&leases, &lease).await.unwrap();
+    assert_eq!(created["spec"], json!({"ttlSeconds": 10, "suspend": false, "afterExpiry": "Delete"}));
+}
+
+#[tokio::test]
+async fn a_renew_time_replaced_by_null_is_removed_and_so_refused() {
+    let leases = leases().await;
+    create(&leases, granted(1)).await;
+    let replace = json!([{"op": "replace", "path": "/spec/renewTime", "value": null}]);
+    let patch = Patch::Json::<()>(serde_json::from_value(replace).unwrap());
+    let answer = refused(leases.patch("session-42", &PatchParams::default(), &patch).await);
+    assert!(answer.contains("can't be removed"), "{answer}");
 }
 
 /// Creates what our types would not let us write.
@@ -456,37 +466,36 @@ async fn a_list_of_leases_shows_their_state() {
     assert_eq!(rows[0][5], json!(r#"{"keys":3,"objects":2}"#));
 }
 
+/// What `kubectl` prints for an administrator of the cluster.
+async fn kubectl(arguments: &[&str]) -> String {
+    let cluster = Cluster::shared().await.unwrap();
+    let output = Command::new(Tool::Kubectl.path().await.unwrap())
+        .arg("--kubeconfig")
+        .arg(cluster.kubeconfig_path())
+        .args(arguments)
+        .output()
+        .await
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    println!("{text}");
+    text
+}
+
 #[tokio::test]
 async fn kubectl_explains_each_field() {
     client().await;
-    let cluster = Cluster::shared().await.unwrap();
-    let explain = |path: &str| {
-        let output = Command::new("kubectl")
-            .arg("--kubeconfig")
-            .arg(cluster.kubeconfig_path())
-            .args(["explain", path])
-            .output();
-        match output {
-            Ok(output) => {
-                let text = String::from_utf8_lossy(&output.stdout).into_owned();
-                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-                println!("{text}");
-                Some(text)
-            }
-            Err(error) => {
-                println!("kubectl can't be run ({error}): its explanations are not looked at");
-                None
-            }
-        }
-    };
-    let Some(spec) = explain("leases.lessor.dev.spec") else { return };
+    let spec = kubectl(&["explain", "tl.spec"]).await;
     for words in [
         "ttlSeconds\t<integer> -required-",
-        "Renews the lease whenever its holder changes it.",
-        "enum: Delete, Retain",
+        "afterExpiry\t<string>\n  enum: Delete, Retain",
+        "    Renews the lease whenever its holder changes it.\n",
+        "    The lease ends at the latest this many seconds after its grant, however\n    often it is renewed.\n",
     ] {
         assert!(spec.contains(words), "{words:?} is missing");
     }
+    let status = kubectl(&["explain", "lsr.status"]).await;
+    assert!(status.contains("    How often the primary has changed.\n"));
 }
 
 #[tokio::test]

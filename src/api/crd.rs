@@ -42,9 +42,9 @@ fn tidied(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
 
 /// Makes every field that may be absent refuse `null`, and paragraphs of descriptions single lines.
 ///
-/// The server drops a `null` where none is allowed, before it looks at rules: so `renewTime: null` is a removal like any
-/// other. Where it is allowed, rules would have to tell a `null` from an absent field everywhere. And `kubectl explain`
-/// wraps lines itself, but keeps the breaks that it finds.
+/// The server drops a `null` where none is allowed: so a field is there or it isn't, and nobody who reads an object or
+/// compares two of them has to know a third case. And `kubectl explain` wraps lines itself, but keeps the breaks that it
+/// finds.
 fn tidy(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     if let Some(description) = &mut schema.description {

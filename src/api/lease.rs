@@ -177,7 +177,8 @@ pub struct LeaseSpec {
     #[schemars(range(min = 1, max = MAX_SECONDS))]
     pub warn_before_seconds: Option<i64>,
 
-    /// What becomes of the lease itself once everything attached to it is gone.
+    /// What becomes of the lease itself once it has expired and everything attached to it is gone: it is deleted, unless
+    /// `Retain` keeps it for people to look at.
     #[serde(default, skip_serializing_if = "AfterExpiry::is_delete")]
     #[schemars(extend("default" = "Delete"))]
     pub after_expiry: AfterExpiry,

@@ -273,7 +273,7 @@ mod tests {
 
         #[test]
         fn in_order_what_lies_inside_comes_right_behind(
-            texts in prop::collection::btree_set("(/[a-b-]{1,2}x){1,4}", 2..12)
+            texts in prop::collection::btree_set("(/a[a-]?){1,3}", 2..8)
         ) {
             let sorted: std::collections::BTreeSet<Pointer> = texts.iter().map(|text| pointer(text)).collect();
             let nested = sorted.iter().any(|a| sorted.iter().any(|b| a != b && a.contains(b)));

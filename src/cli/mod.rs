@@ -37,3 +37,22 @@ impl Lessor {
 fn version(mut out: impl std::io::Write) -> anyhow::Result<()> {
     Ok(writeln!(out, "lessor {}", env!("CARGO_PKG_VERSION"))?)
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_fit_together() {
+        Lessor::command().debug_assert();
+    }
+
+    #[test]
+    fn the_version_is_that_of_the_package() {
+        let mut out = Vec::new();
+        version(&mut out).unwrap();
+        assert_eq!(out, format!("lessor {}\n", env!("CARGO_PKG_VERSION")).into_bytes());
+    }
+}

@@ -1,6 +1,10 @@
 //! `lessor run`: one replica of the operator.
 
-use std::{io::IsTerminal, num::NonZeroU16, time::Duration};
+use std::{
+    io::IsTerminal,
+    num::{NonZeroU16, NonZeroU32},
+    time::Duration,
+};
 
 use anyhow::Context;
 use clap::{Args as ClapArgs, ValueEnum};
@@ -52,8 +56,8 @@ pub(crate) struct Args {
     status_rate: f64,
 
     /// Leases ended per second, at most.
-    #[arg(long, env = "LESSOR_EXPIRY_RATE", default_value = "500", value_parser = rate)]
-    expiry_rate: f64,
+    #[arg(long, env = "LESSOR_EXPIRY_RATE", default_value = "500")]
+    expiry_rate: NonZeroU32,
 
     /// Events written per second, at most.
     #[arg(long, env = "LESSOR_EVENT_RATE", default_value = "10", value_parser = rate)]
@@ -70,6 +74,10 @@ pub(crate) struct Args {
     /// Show what would be removed, in the log and as Events, and remove nothing.
     #[arg(long, env = "LESSOR_DRY_RUN")]
     dry_run: bool,
+
+    /// Where to serve /healthz and /readyz, like 0.0.0.0:8080. Default: nowhere.
+    #[arg(long, env = "LESSOR_ADMIN_ADDRESS")]
+    admin_address: Option<std::net::SocketAddr>,
 
     /// The kubeconfig to use. Default: KUBECONFIG, ~/.kube/config, or the service account inside a cluster.
     #[arg(long)]
@@ -163,6 +171,7 @@ fn settings(args: Args) -> anyhow::Result<Settings> {
         event_rate: args.event_rate,
         pending_warning: args.pending_warning,
         dry_run: args.dry_run,
+        admin_address: args.admin_address,
     })
 }
 

@@ -1,46 +1,341 @@
-//! Temporary.
-use super::LeaseTime;
+//! Lease time: monotonic time that stands still while the replica is deaf.
+
 use std::{collections::BTreeMap, time::Duration};
-#[derive(Debug, Default)]
+
+use super::LeaseTime;
+
+/// The clock of lease time, as a pure state machine: it's told what was sent, answered and heard, and when, and maps monotonic
+/// time (any clock's, as a duration since its start) to [`LeaseTime`].
+///
+/// Holders of leases can't renew while the server doesn't answer, so no lease may run out meanwhile. The server counts as
+/// unreachable from the last *sign of life* (an answer, an event or bookmark of a watch, the clean end of a watch) to the next answer, if in between
+/// - a request failed or a watch broke: the clock is *suspect*, and nothing but a good answer clears it; or
+/// - a request has been out for longer than the patience (a second), and no request sent later has been answered: a hung
+///   server breaks no connection. A single request that hangs among others that are answered proves nothing.
+///
+/// While one of these holds, the clock reads the time of the last sign of life, and what a watch brings is no sign of life: a server
+/// whose storage hangs still sends bookmarks. On the next good answer, the time since the last sign of life is *held*: lease time
+/// goes on from where it stood.
+///
+/// # Guarantees
+/// Lease time never runs faster than monotonic time, and lags behind it by the outages, each counted from the last sign of
+/// life before it was noticed. Of an outage that shows as silence, at most the patience is not held.
+///
+/// # Caveats
+/// It may step back when an outage is noticed, to the last sign of life. While it [stands still](Self::stands_still), somebody must ask the
+/// server something, or it stands still for ever: at rest nobody would.
+#[derive(Clone, Debug)]
 pub struct LeaseClock {
+    patience: Duration,
+    /// How much monotonic time was no lease time.
     held: Duration,
-    life: Duration,
+    last_life: Duration,
     suspect: bool,
+    /// When the requests were sent that nothing later excuses.
     out: BTreeMap<u64, Duration>,
 }
-const SLOW: Duration = Duration::from_secs(1);
+
 impl LeaseClock {
-    pub fn is_deaf(&self, mono: Duration) -> bool {
-        self.suspect || self.out.values().min().is_some_and(|s| mono > (*s).max(self.life) + SLOW)
+    /// A request that takes longer than this is taken for silence.
+    pub const PATIENCE: Duration = Duration::from_secs(1);
+
+    /// A clock that reads zero at `mono` and runs.
+    pub fn new(mono: Duration) -> Self {
+        Self::with_patience(mono, Self::PATIENCE)
     }
+
+    /// As [`new`](Self::new), with another patience.
+    pub fn with_patience(mono: Duration, patience: Duration) -> Self {
+        Self { patience, held: mono, last_life: mono, suspect: false, out: BTreeMap::new() }
+    }
+
+    /// Lease time at this monotonic time. O(requests that are out).
     pub fn now(&self, mono: Duration) -> LeaseTime {
-        let t = if self.is_deaf(mono) { self.life } else { mono };
-        LeaseTime::from_duration(t.saturating_sub(self.held))
+        let at = if self.stands_still(mono) { self.last_life.min(mono) } else { mono };
+        LeaseTime::from_duration(at.saturating_sub(self.held))
     }
-    pub fn last_heard(&self) -> Duration {
-        self.life
+
+    /// Whether lease time stands still: ask the server something, then.
+    pub fn stands_still(&self, mono: Duration) -> bool {
+        self.suspect || self.out.values().any(|sent| self.is_slow(*sent, mono))
     }
-    pub fn sent(&mut self, id: u64, mono: Duration) {
-        self.out.insert(id, mono);
+
+    /// The monotonic time at which the clock will read `time` if nothing happens; `None` while it stands still.
+    pub fn when(&self, time: LeaseTime, mono: Duration) -> Option<Duration> {
+        (!self.stands_still(mono)).then(|| time.since_start().saturating_add(self.held))
     }
-    pub fn answered(&mut self, id: u64, mono: Duration) {
-        let Some(s) = self.out.remove(&id) else { return };
-        if self.suspect || mono > s + SLOW {
-            self.held += mono - self.life;
+
+    /// When the server last gave a sign of life, in monotonic time.
+    pub fn last_life(&self) -> Duration {
+        self.last_life
+    }
+
+    /// How much monotonic time has been held so far, from the start of the clock's own zero.
+    pub fn held(&self) -> Duration {
+        self.held
+    }
+
+    /// A request goes out. Its id is the caller's choice, and free again once the request is answered, failed or withdrawn.
+    pub fn sent(&mut self, request: u64, mono: Duration) {
+        self.withdrawn(request, mono);
+        self.out.insert(request, mono);
+    }
+
+    /// A request was answered, and well: whatever the answer says, the server was able to give it (so are 404, 409 or 422).
+    pub fn answered(&mut self, request: u64, mono: Duration) {
+        if self.stands_still(mono) {
+            self.held += mono.saturating_sub(self.last_life);
         }
         self.suspect = false;
-        self.life = mono;
-    }
-    pub fn failed(&mut self, id: u64, _mono: Duration) {
-        self.out.remove(&id);
-        self.suspect = true;
-    }
-    pub fn heard(&mut self, mono: Duration) {
-        if !self.suspect {
-            self.life = mono;
+        self.last_life = self.last_life.max(mono);
+        if let Some(sent) = self.out.remove(&request) {
+            self.out.retain(|_, other| *other > sent);
         }
     }
-    pub fn broke(&mut self, _mono: Duration) {
+
+    /// A request got no answer, or one that says that the server can't answer: an error of the connection, a timeout, 5xx, 429.
+    pub fn failed(&mut self, request: u64) {
+        self.out.remove(&request);
         self.suspect = true;
+    }
+
+    /// Nobody waits for this request any more. If it has been out for too long, that counts as its failure.
+    pub fn withdrawn(&mut self, request: u64, mono: Duration) {
+        if let Some(sent) = self.out.remove(&request) {
+            self.suspect |= self.is_slow(sent, mono);
+        }
+    }
+
+    /// A watch brought something, or ended cleanly.
+    pub fn heard(&mut self, mono: Duration) {
+        if !self.stands_still(mono) {
+            self.last_life = self.last_life.max(mono);
+        }
+    }
+
+    /// A watch broke.
+    pub fn broke(&mut self) {
+        self.suspect = true;
+    }
+
+    fn is_slow(&self, sent: Duration, mono: Duration) -> bool {
+        mono.saturating_sub(sent) > self.patience
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn reads(clock: &LeaseClock, mono: u64) -> u64 {
+        clock.now(at(mono)).as_nanos() / 1_000_000
+    }
+
+    fn clock() -> LeaseClock {
+        LeaseClock::new(at(0))
+    }
+
+    #[test]
+    fn at_rest_lease_time_is_monotonic_time() {
+        let clock = LeaseClock::new(at(500));
+        assert_eq!(reads(&clock, 500), 0);
+        assert_eq!(reads(&clock, 60_500), 60_000);
+    }
+
+    #[test]
+    fn a_failed_request_stops_the_clock_at_the_last_sign_of_life_until_the_next_answer() {
+        let mut clock = clock();
+        clock.heard(at(1000));
+        clock.sent(1, at(1500));
+        clock.failed(1);
+        assert_eq!(reads(&clock, 9000), 1000);
+        clock.sent(2, at(9000));
+        clock.answered(2, at(9100));
+        assert_eq!(reads(&clock, 9100), 1000);
+        assert_eq!(reads(&clock, 9600), 1500);
+    }
+
+    #[test]
+    fn a_broken_watch_stops_the_clock_and_what_other_watches_bring_does_not_start_it() {
+        let mut clock = clock();
+        clock.heard(at(1000));
+        clock.broke();
+        clock.heard(at(2000));
+        assert_eq!(reads(&clock, 2500), 1000);
+        clock.answered(1, at(3000));
+        assert_eq!(reads(&clock, 3500), 1500);
+    }
+
+    #[test]
+    fn a_request_that_hangs_stops_the_clock_after_a_second_whatever_a_watch_brings() {
+        let mut clock = clock();
+        clock.sent(1, at(5000));
+        clock.heard(at(5500));
+        assert_eq!(reads(&clock, 6000), 6000);
+        clock.heard(at(6200));
+        assert_eq!(reads(&clock, 6200), 5500);
+        clock.answered(1, at(9500));
+        assert_eq!(reads(&clock, 10_000), 6000);
+    }
+
+    #[test]
+    fn an_answer_to_a_later_request_excuses_one_that_hangs() {
+        let mut clock = clock();
+        clock.sent(1, at(1000));
+        clock.sent(2, at(1200));
+        clock.answered(2, at(1300));
+        assert_eq!(reads(&clock, 8000), 8000);
+        clock.answered(1, at(8000));
+        assert_eq!(reads(&clock, 8000), 8000);
+    }
+
+    #[test]
+    fn an_answer_to_an_earlier_request_excuses_nothing() {
+        let mut clock = clock();
+        clock.sent(1, at(1000));
+        clock.sent(2, at(1200));
+        clock.answered(1, at(1300));
+        assert_eq!(reads(&clock, 8000), 1300);
+    }
+
+    #[test]
+    fn a_quick_answer_costs_nothing() {
+        let mut clock = clock();
+        clock.sent(1, at(1000));
+        clock.answered(1, at(2000));
+        assert_eq!(reads(&clock, 3000), 3000);
+    }
+
+    #[test]
+    fn withdrawing_a_request_that_hangs_does_not_make_the_clock_jump() {
+        let mut clock = clock();
+        clock.sent(1, at(1000));
+        clock.withdrawn(1, at(1500));
+        assert_eq!(reads(&clock, 1500), 1500);
+        clock.sent(2, at(2000));
+        clock.withdrawn(2, at(8000));
+        assert_eq!(reads(&clock, 8000), 0);
+        assert!(clock.stands_still(at(8000)));
+    }
+
+    #[test]
+    fn it_tells_when_a_deadline_will_have_come() {
+        let mut clock = clock();
+        clock.broke();
+        assert_eq!(clock.when(LeaseTime::from_millis(5000), at(100)), None);
+        clock.answered(1, at(3000));
+        assert_eq!(clock.when(LeaseTime::from_millis(5000), at(3000)), Some(at(8000)));
+        assert_eq!(reads(&clock, 8000), 5000);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Event {
+        Sent(u64),
+        Answered(u64),
+        Failed(u64),
+        Withdrawn(u64),
+        Heard,
+        Broke,
+        Nothing,
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        prop_oneof![
+            (0..4u64).prop_map(Event::Sent),
+            (0..4u64).prop_map(Event::Answered),
+            (0..4u64).prop_map(Event::Failed),
+            (0..4u64).prop_map(Event::Withdrawn),
+            Just(Event::Heard),
+            Just(Event::Broke),
+            Just(Event::Nothing),
+        ]
+    }
+
+    /// The API server as it may be: for a while it answers, for a while it's silent.
+    #[derive(Clone, Debug)]
+    struct Phase {
+        up: u64,
+        down: u64,
+        hangs: bool,
+    }
+
+    fn phases() -> impl Strategy<Value = Vec<Phase>> {
+        let phase =
+            (1..200u64, 1..200u64, any::<bool>()).prop_map(|(up, down, hangs)| Phase { up, down, hangs });
+        prop::collection::vec(phase, 1..8)
+    }
+
+    proptest! {
+        #[test]
+        fn lease_time_never_runs_faster_than_monotonic_time(
+            events in prop::collection::vec((0..3000u64, event()), 1..60),
+        ) {
+            let mut clock = clock();
+            let (mut mono, mut read) = (0, 0);
+            for (pause, event) in events {
+                for step in [pause, 0] {
+                    if step == 0 {
+                        match event {
+                            Event::Sent(id) => clock.sent(id, at(mono)),
+                            Event::Answered(id) => clock.answered(id, at(mono)),
+                            Event::Failed(id) => clock.failed(id),
+                            Event::Withdrawn(id) => clock.withdrawn(id, at(mono)),
+                            Event::Heard => clock.heard(at(mono)),
+                            Event::Broke => clock.broke(),
+                            Event::Nothing => {}
+                        }
+                    }
+                    mono += step;
+                    let reading = reads(&clock, mono);
+                    prop_assert!(reading <= read + step, "{reading} after {read} and {step} ms");
+                    read = reading;
+                }
+            }
+        }
+
+        /// A request every 100 ms. In an outage requests fail at once, or hang and are answered at its end.
+        #[test]
+        fn lease_time_is_monotonic_time_less_the_outages(phases in phases()) {
+            let mut clock = clock();
+            let (mut mono, mut request, mut down) = (0, 0, 0);
+            for phase in &phases {
+                for _ in 0..phase.up {
+                    request += 1;
+                    clock.sent(request, at(mono));
+                    clock.answered(request, at(mono + 10));
+                    clock.heard(at(mono + 50));
+                    mono += 100;
+                }
+                let first = request + 1;
+                for _ in 0..phase.down {
+                    request += 1;
+                    clock.sent(request, at(mono));
+                    if !phase.hangs {
+                        clock.failed(request);
+                    }
+                    mono += 100;
+                }
+                if phase.hangs {
+                    (first..=request).for_each(|hung| clock.answered(hung, at(mono)));
+                }
+                let noticed = !phase.hangs || phase.down * 100 > 1000;
+                if noticed {
+                    down += phase.down * 100;
+                }
+            }
+            request += 1;
+            clock.sent(request, at(mono));
+            clock.answered(request, at(mono));
+            let lag = mono - reads(&clock, mono);
+            let outages = phases.len() as u64;
+            // From the last sign of life before each outage to the first answer after it: up to 60 ms more on either side.
+            prop_assert!(lag >= down && lag <= down + 120 * outages, "{lag} ms for {down} ms of outages");
+        }
     }
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use http::{Request, Response, header::DATE};
+use http::{Request, Response, StatusCode, header::DATE};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use k8s_openapi::jiff::{SignedDuration, Timestamp, fmt::rfc2822};
 use kube::client::Body;
@@ -72,7 +72,7 @@ impl Default for Hearing {
 impl Hearing {
     /// Starts all clocks.
     pub fn new() -> Self {
-        let state = State { clock: LeaseClock::default(), date: None, requests: 0 };
+        let state = State { clock: LeaseClock::new(Duration::ZERO), date: None, requests: 0 };
         let shared = Arc::new(Shared { state: Mutex::new(state), heard_again: Notify::new() });
         Self { start: Instant::now(), shared }
     }
@@ -89,8 +89,8 @@ impl Hearing {
                 let since = SignedDuration::try_from(mono.saturating_sub(at)).unwrap_or(SignedDuration::ZERO);
                 date.checked_add(since).unwrap_or(date)
             }),
-            silence: mono.saturating_sub(state.clock.last_heard()),
-            deaf: state.clock.is_deaf(mono),
+            silence: mono.saturating_sub(state.clock.last_life()),
+            deaf: state.clock.stands_still(mono),
         }
     }
 
@@ -107,9 +107,9 @@ impl Hearing {
     fn with_clock<T>(&self, change: impl FnOnce(&mut LeaseClock, Duration) -> T) -> T {
         let mono = self.start.elapsed();
         let mut state = self.shared.state.lock();
-        let was_deaf = state.clock.is_deaf(mono);
+        let was_deaf = state.clock.stands_still(mono);
         let result = change(&mut state.clock, mono);
-        if was_deaf && !state.clock.is_deaf(mono) {
+        if was_deaf && !state.clock.stands_still(mono) {
             self.shared.heard_again.notify_one();
         }
         result
@@ -133,7 +133,7 @@ impl Hearing {
     }
 }
 
-/// A request that counts and hasn't been answered. Dropped unanswered, it has failed: somebody gave it up.
+/// A request that counts and hasn't been answered. Dropped unanswered, it was given up.
 struct Pending {
     hearing: Hearing,
     id: Option<u64>,
@@ -145,12 +145,18 @@ impl Pending {
             self.hearing.with_clock(|clock, mono| clock.answered(id, mono));
         }
     }
+
+    fn failed(mut self) {
+        if let Some(id) = self.id.take() {
+            self.hearing.with_clock(|clock, _| clock.failed(id));
+        }
+    }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
-            self.hearing.with_clock(|clock, mono| clock.failed(id, mono));
+            self.hearing.with_clock(|clock, mono| clock.withdrawn(id, mono));
         }
     }
 }
@@ -189,13 +195,26 @@ where
         let hearing = self.hearing.clone();
         let response = self.inner.call(request);
         Box::pin(async move {
-            let response = response.await?;
-            hearing.note_date(&response);
-            // A server that answers 5xx can't do its work, as far as holders are concerned.
-            match pending {
-                Some(pending) if !response.status().is_server_error() => pending.answered(),
-                other => drop(other),
-            }
+            let response = match (response.await, pending) {
+                (Ok(response), pending) => {
+                    hearing.note_date(&response);
+                    // A server that answers so can't do its work, as far as holders are concerned.
+                    let unable = response.status().is_server_error()
+                        || response.status() == StatusCode::TOO_MANY_REQUESTS;
+                    match pending {
+                        Some(pending) if unable => pending.failed(),
+                        Some(pending) => pending.answered(),
+                        None => {}
+                    }
+                    response
+                }
+                (Err(error), pending) => {
+                    if let Some(pending) = pending {
+                        pending.failed();
+                    }
+                    return Err(error);
+                }
+            };
             Ok(response.map(|inner| HeardBody { inner, hearing: counts.then_some(hearing) }))
         })
     }
@@ -224,7 +243,7 @@ where
             match &frame {
                 // A watch that the server ends in good order was heard to its end.
                 Some(Ok(_)) | None => hearing.with_clock(|clock, mono| clock.heard(mono)),
-                Some(Err(_)) => hearing.with_clock(|clock, mono| clock.broke(mono)),
+                Some(Err(_)) => hearing.with_clock(|clock, _| clock.broke()),
             }
         }
         Poll::Ready(frame)

@@ -11,11 +11,11 @@ use uuid::Uuid;
 use super::{
     hearing::Now,
     published::State,
-    record::{Place, Record, Recorded, from_millis},
+    record::{Place, Record, Recorded, from_millis, millis},
     settings::Settings,
     step::{Held, granted_ttl, seconds},
 };
-use crate::lessor::{LeaseTime, Lessor};
+use crate::lessor::{self, AboveMax, LeaseTime, Lessor, Rate};
 
 /// Times of the API are whole seconds, cut: what they show may be almost a second later.
 const RESOLUTION: Duration = Duration::from_secs(1);
@@ -29,6 +29,10 @@ pub struct Entry {
     pub stale: bool,
     /// The deadline that `status.expiryTime` stands for.
     pub published_deadline: Option<LeaseTime>,
+    /// Whether its deadline has come nearer since: a promise that must be corrected at once.
+    pub nearer: bool,
+    /// When it was granted, at the latest, if that's later than its status says: the answer to the grant came late.
+    pub granted_by: Option<i64>,
     /// When its status was last seen to be written.
     pub written_at: Option<Duration>,
     /// Until when it stays after its end.
@@ -67,7 +71,14 @@ pub struct Leases {
 
 impl Leases {
     /// No leases.
-    pub fn new(lessor: Lessor<Uuid>) -> Self {
+    pub fn new(settings: &Settings) -> Self {
+        let lessor = Lessor::new(lessor::Config {
+            min_ttl: settings.min_ttl.into(),
+            max_ttl: settings.max_ttl.into(),
+            above_max: AboveMax::Clamp,
+            expiry_rate: Some(Rate::new(settings.expiry_rate, settings.expiry_rate)),
+            ..lessor::Config::default()
+        });
         Self { entries: HashMap::new(), places: HashMap::new(), lessor }
     }
 
@@ -91,7 +102,7 @@ impl Leases {
         entry.stale = false;
         if std::mem::take(&mut entry.handed_out) {
             // Whatever has changed: it is due no more, or will be handed out again.
-            self.lessor.reinstate(&uid);
+            take_back(&mut self.lessor, uid, now);
         }
         let old = std::mem::replace(&mut entry.record, record);
         let new = &entry.record;
@@ -99,33 +110,44 @@ impl Leases {
         if change.status_written {
             entry.written_at = Some(now.mono);
             entry.published_deadline = published_deadline(new, now);
+            entry.nearer = false;
+            entry.granted_by =
+                entry.granted_by.filter(|by| new.status.grant.is_some_and(|grant| grant.time < *by));
         }
         if new.status.has_ended() {
             change.ended = !old.status.has_ended();
             if change.ended {
                 entry.linger_until = now.mono + settings.linger;
-                self.lessor.remove(&uid);
+                forget(&mut self.lessor, uid);
             }
             return change;
         }
-        if !self.lessor.contains(&uid) {
+        if self.lessor.lookup(uid).is_none() {
             if new.status.is_granted() {
                 // Just granted: its time runs from now on, a little after the grant.
                 grant(&mut self.lessor, new, now, settings);
+                entry.granted_by = granted_by(new, now);
             }
             return change;
         }
+        let before = self.lessor.deadline(uid);
         change.renewed = old.is_renewed_by(new);
         if change.renewed {
-            self.lessor.renew_with(&uid, granted_ttl(new.ttl_seconds, settings), now.lease);
+            expect(
+                new,
+                self.lessor.renew_with(uid, granted_ttl(new.ttl_seconds, settings).into(), now.lease),
+            );
         }
         if old.max_lifetime_seconds != new.max_lifetime_seconds {
-            self.lessor.set_end_by(&uid, cap(new, now));
+            expect(new, self.lessor.set_end_by(uid, cap(new, now)));
         }
         if new.suspend {
-            self.lessor.suspend(&uid, now.lease);
+            expect(new, self.lessor.suspend(uid, now.lease));
         } else if old.suspend {
-            self.lessor.resume(&uid, now.lease);
+            expect(new, self.lessor.resume(uid, now.lease));
+        }
+        if let (Some(before), Some(after)) = (before, self.lessor.deadline(uid)) {
+            entry.nearer |= after < before;
         }
         change
     }
@@ -139,6 +161,8 @@ impl Leases {
         self.places.insert(record.place.clone(), uid);
         let entry = Entry {
             published_deadline: published_deadline(&record, now),
+            nearer: false,
+            granted_by: None,
             record,
             stale: false,
             written_at: None,
@@ -160,7 +184,7 @@ impl Leases {
 
     /// Forgets a lease.
     pub fn forget(&mut self, uid: Uuid) -> Option<Entry> {
-        self.lessor.remove(&uid);
+        forget(&mut self.lessor, uid);
         let entry = self.entries.remove(&uid)?;
         if self.places.get(&entry.record.place) == Some(&uid) {
             self.places.remove(&entry.record.place);
@@ -211,15 +235,10 @@ impl Leases {
         self.entries.is_empty()
     }
 
-    /// The lessor in memory.
-    pub fn lessor(&self) -> &Lessor<Uuid> {
-        &self.lessor
-    }
-
-    /// Takes up to `limit` leases from the lessor whose time has run out, in the order of their deadlines. Each is handed
-    /// out once, until something about it changes.
-    pub fn hand_out(&mut self, limit: usize, now: &Now) -> Vec<Uuid> {
-        let due = self.lessor.poll(now.lease, limit);
+    /// Takes those leases from the lessor whose time has run out, in the order of their deadlines and as many as its rate
+    /// allows. Each is handed out once, until something about it changes.
+    pub fn hand_out(&mut self, now: &Now) -> Vec<Uuid> {
+        let due = self.lessor.poll(now.lease, AT_ONCE);
         for uid in &due {
             if let Some(entry) = self.entries.get_mut(uid) {
                 entry.handed_out = true;
@@ -230,45 +249,91 @@ impl Leases {
 
     /// This replica is primary: what is due is handed out.
     pub fn promote(&mut self) {
-        self.lessor.promote();
+        self.lessor.promote(Duration::ZERO);
     }
 
     /// This replica is primary no more: nothing is handed out, and what was comes back.
     pub fn demote(&mut self) {
         self.lessor.demote();
-        for (uid, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.handed_out) {
+        for entry in self.entries.values_mut() {
             entry.handed_out = false;
-            self.lessor.reinstate(uid);
         }
     }
 
+    /// Takes a lease back that was handed out but isn't due: lease time was found to stand still.
+    pub fn recheck(&mut self, uid: Uuid, now: &Now) {
+        let Some(entry) = self.entries.get_mut(&uid).filter(|entry| entry.handed_out) else { return };
+        if self.lessor.deadline(uid).is_none_or(|deadline| deadline > now.lease) {
+            entry.handed_out = false;
+            take_back(&mut self.lessor, uid, now);
+        }
+    }
+
+    /// The first lease that is due by `time`, and its deadline, whoever is primary.
+    pub fn first_due(&mut self, time: LeaseTime) -> Option<(Uuid, LeaseTime)> {
+        self.lessor.overdue(time)
+    }
+
+    /// No lease is due before this; for the primary, none is handed out before.
+    pub fn next_due(&self) -> Option<LeaseTime> {
+        if self.lessor.is_primary() { self.lessor.next_wakeup() } else { self.lessor.next_due() }
+    }
+
+    /// When a lease ends by time, unless something happens.
+    pub fn deadline(&self, uid: Uuid) -> Option<LeaseTime> {
+        self.lessor.deadline(uid)
+    }
+
     /// What the lessor says of a lease.
-    pub fn held(&self, uid: &Uuid, now: &Now) -> Option<Held> {
-        let lessor = &self.lessor;
-        let deadline = lessor.deadline(uid);
+    pub fn held(&self, uid: Uuid, now: &Now) -> Option<Held> {
+        let lease = self.lessor.lookup(uid)?;
+        let overdue = lease
+            .deadline
+            .filter(|deadline| *deadline <= now.lease)
+            .map(|deadline| now.lease.since(deadline));
         Some(Held {
-            ttl: lessor.ttl(uid)?,
-            deadline,
-            remaining: lessor.remaining(uid, now.lease)?,
-            due: deadline.is_some_and(|deadline| deadline <= now.lease),
-            overdue: deadline
-                .filter(|deadline| *deadline <= now.lease)
-                .map(|deadline| now.lease.since(deadline)),
+            ttl: lease.ttl.as_duration(),
+            deadline: lease.deadline,
+            remaining: self.lessor.remaining(uid, now.lease)?,
+            due: overdue.is_some(),
+            overdue,
         })
     }
+}
+
+/// How many leases are handed out at once.
+const AT_ONCE: usize = 1024;
+
+/// Says so if the lessor refuses what it has no reason to refuse.
+fn expect<T>(record: &Record, result: Result<T, lessor::Error>) {
+    if let Err(error) = result {
+        tracing::error!(lease = %record.place, %error, "lessor and API disagree");
+    }
+}
+
+/// Forgets a lease; nothing is attached to it here, and it doesn't matter whether there was one.
+fn forget(lessor: &mut Lessor<Uuid>, uid: Uuid) {
+    let _ = lessor.revoke(uid);
+}
+
+/// Undoes that a lease was handed out: its deadline and cap are what they were.
+fn take_back(lessor: &mut Lessor<Uuid>, uid: Uuid, now: &Now) {
+    let Some(lease) = lessor.lookup(uid) else { return };
+    let remaining = lessor.remaining(uid, now.lease).unwrap_or_default();
+    forget(lessor, uid);
+    // There is room for it: it was there just now.
+    let _ = lessor.restore(uid, lease.ttl, remaining, now.lease);
+    let _ = lessor.set_end_by(uid, lease.end_by);
 }
 
 /// Puts a lease that was granted just now into the lessor.
 fn grant(lessor: &mut Lessor<Uuid>, record: &Record, now: &Now, settings: &Settings) {
     let ttl = granted_ttl(record.ttl_seconds, settings);
-    if let Err(error) = lessor.grant(record.uid, ttl, now.lease) {
-        tracing::error!(lease = %record.place, %error, "lessor refused a lease that was granted");
-        return;
-    }
+    expect(record, lessor.grant(record.uid, ttl.into(), now.lease));
     let cap = record.max_lifetime_seconds.map(|lifetime| now.lease + seconds(lifetime));
-    lessor.set_end_by(&record.uid, cap);
+    expect(record, lessor.set_end_by(record.uid, cap));
     if record.suspend {
-        lessor.suspend(&record.uid, now.lease);
+        expect(record, lessor.suspend(record.uid, now.lease));
     }
 }
 
@@ -299,13 +364,10 @@ fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: 
     }
     // On a start nobody knows how long holders couldn't renew.
     let grace = settings.start_grace.saturating_sub(now.mono);
-    if let Err(error) = lessor.restore(record.uid, ttl, remaining.max(grace), now.lease) {
-        tracing::error!(lease = %record.place, %error, "lessor refused a lease that was granted");
-        return;
-    }
-    lessor.set_end_by(&record.uid, cap(record, now).map(|cap| cap.max(now.lease + grace)));
+    expect(record, lessor.restore(record.uid, ttl.into(), remaining.max(grace), now.lease));
+    expect(record, lessor.set_end_by(record.uid, cap(record, now).map(|cap| cap.max(now.lease + grace))));
     if record.suspend {
-        lessor.suspend(&record.uid, now.lease);
+        expect(record, lessor.suspend(record.uid, now.lease));
     }
 }
 
@@ -321,6 +383,13 @@ fn cap(record: &Record, now: &Now) -> Option<LeaseTime> {
 
 fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from).max(SignedDuration::ZERO)).unwrap_or(Duration::ZERO)
+}
+
+/// The time of a grant that was seen late, to be put in place of the one that was written when it was asked for: after a
+/// restart of all replicas the TTL counts from there.
+fn granted_by(record: &Record, now: &Now) -> Option<i64> {
+    let (grant, server) = (record.status.grant?, now.server?);
+    (elapsed(from_millis(grant.time), server) > RESOLUTION + RESOLUTION).then(|| millis(server))
 }
 
 /// The deadline that a published `expiryTime` stands for, as far as this machine's clock agrees with the writer's. It

@@ -3,6 +3,7 @@
 //! [`replica`] decides and does no I/O; [`run`] is the shell around it. Between them, [`watches`] bring observations,
 //! [`server`] carries [requests](request) and answers, [`hearing`] keeps lease time, and [`recorder`] tells people.
 
+pub mod admin;
 pub mod arbitration;
 pub mod attached;
 pub mod budget;

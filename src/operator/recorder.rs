@@ -45,8 +45,8 @@ struct Waiting {
 }
 
 impl Recorder {
-    /// Starts the task that writes Events, at `settings.event_rate`. It ends with the runtime.
-    pub fn start(client: Client, settings: &Settings) -> Self {
+    /// A recorder, and the task that writes its Events at `settings.event_rate`, which never ends.
+    pub fn new(client: Client, settings: &Settings) -> (Self, impl Future<Output = ()> + use<>) {
         let queue = Arc::new(Queue::default());
         let reporter = Reporter {
             controller: "lessor.dev/lessor".to_owned(),
@@ -54,8 +54,7 @@ impl Recorder {
         };
         let writing =
             write(Events::new(client, reporter), queue.clone(), settings.event_rate, settings.lessor.clone());
-        tokio::spawn(writing);
-        Self { queue }
+        (Self { queue }, writing)
     }
 
     /// Logs a notice, and queues it to be written as an Event.

@@ -1,6 +1,6 @@
 //! The shell of one replica: watches, requests and time on one side, the [`Replica`] on the other.
 
-use std::{collections::HashMap, future::Future, sync::Arc, time::Duration};
+use std::{collections::HashMap, future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use kube::{Client, Config, client::ClientBuilder};
 use thiserror::Error;
@@ -10,6 +10,7 @@ use tokio::{
 };
 
 use super::{
+    admin::{self, Question, Report},
     attached::Kind,
     hearing::Hearing,
     recorder::Recorder,
@@ -35,12 +36,15 @@ pub enum Error {
     /// The client can't be made of this configuration.
     #[error("can't make a client for the API server: {0}")]
     Client(#[source] kube::Error),
-    /// A task of ours died. Better no replica than one that seems to work.
-    #[error("a request's task died: {0}")]
+    /// The admin port can't be served.
+    #[error("can't serve the admin port {0}: {1}")]
+    Admin(SocketAddr, #[source] std::io::Error),
+    /// A task of ours died. Better no replica than one that only seems to work.
+    #[error("a task died: {0}")]
     Task(#[source] tokio::task::JoinError),
-    /// The watches have ended.
-    #[error("all watches have ended")]
-    Watches,
+    /// A task that never ends has ended.
+    #[error("a task that never ends has ended")]
+    Ended,
 }
 
 /// A client that listens for signs of life, and doesn't retry by itself.
@@ -57,23 +61,35 @@ pub fn client(mut config: Config, hearing: &Hearing) -> Result<Client, Error> {
 /// Runs one replica until `stop`, then ends in order.
 ///
 /// # Errors
-/// [`Error`], on which the process should end: another replica, or the next one, takes over.
+/// [`enum@Error`], on which the process should end: another replica, or the next one, takes over.
 pub async fn run(config: Config, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), Error> {
     let hearing = Hearing::new();
     let client = client(config, &hearing)?;
     let kinds = vec![Arc::new(Kind::config_map())];
     let (sender, observations) = mpsc::channel(OBSERVATIONS);
-    watches::start(&client, &settings, &kinds, &sender);
-    drop(sender);
+    let (asking, questions) = mpsc::channel(8);
+    let mut background = JoinSet::new();
+    watches::start(&client, &settings, &kinds, &sender, &mut background);
+    let (recorder, writing) = Recorder::new(client.clone(), &settings);
+    background.spawn(async {
+        writing.await;
+        Ok(())
+    });
+    if let Some(address) = settings.admin_address {
+        background.spawn(async move {
+            admin::serve(address, asking).await.map_err(|error| Error::Admin(address, error))
+        });
+    }
     let shell = Shell {
-        server: Server::new(client.clone(), settings.lessor.clone()),
-        recorder: Recorder::start(client, &settings),
+        server: Server::new(client, settings.lessor.clone()),
+        recorder,
         replica: Replica::new(settings, &kinds),
         hearing,
         requests: JoinSet::new(),
         aborts: HashMap::new(),
+        background,
     };
-    shell.run(observations, stop).await
+    shell.run(observations, questions, stop).await
 }
 
 struct Shell {
@@ -83,12 +99,15 @@ struct Shell {
     hearing: Hearing,
     requests: JoinSet<(Ticket, Answer)>,
     aborts: HashMap<Ticket, AbortHandle>,
+    /// Watches and the like. None of them ends by itself.
+    background: JoinSet<Result<(), Error>>,
 }
 
 impl Shell {
     async fn run(
         mut self,
         mut observations: mpsc::Receiver<watches::Observation>,
+        mut questions: mpsc::Receiver<Question>,
         stop: impl Future<Output = ()>,
     ) -> Result<(), Error> {
         let mut stop = std::pin::pin!(stop);
@@ -130,18 +149,31 @@ impl Shell {
                     self.aborts.remove(&ticket);
                     self.replica.answer(ticket, answer, &self.hearing.now());
                 }
-                count = observations.recv_many(&mut batch, BATCH) => {
-                    if count == 0 {
-                        return Err(Error::Watches);
-                    }
+                _ = observations.recv_many(&mut batch, BATCH) => {
                     let now = self.hearing.now();
                     for observation in batch.drain(..) {
                         self.replica.observe(observation, &now);
                     }
                 }
+                Some(ended) = self.background.join_next() => {
+                    ended.map_err(Error::Task)??;
+                    return Err(Error::Ended);
+                }
+                Some(question) = questions.recv() => {
+                    // Whoever asked may have gone.
+                    let _ = question.send(self.report());
+                }
                 () = self.hearing.heard_again() => self.replica.heard_again(&self.hearing.now()),
                 () = wake => {}
             }
+        }
+    }
+
+    fn report(&self) -> Report {
+        Report {
+            missing: self.replica.missing(),
+            term: self.replica.leads(),
+            leases: self.replica.leases().len(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What an administrator can set.
 
-use std::time::Duration;
+use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
 
 /// Settings of one replica.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +26,7 @@ pub struct Settings {
     /// Writes of status per second that merely bring it up to date.
     pub status_rate: f64,
     /// Ends per second.
-    pub expiry_rate: f64,
+    pub expiry_rate: NonZeroU32,
     /// Requests under way at once.
     pub concurrency: usize,
     /// Events written per second.
@@ -35,6 +35,8 @@ pub struct Settings {
     pub pending_warning: Duration,
     /// Show what would be removed, and remove nothing.
     pub dry_run: bool,
+    /// Where to serve health and readiness; `None`: nowhere.
+    pub admin_address: Option<SocketAddr>,
 }
 
 impl Default for Settings {
@@ -50,11 +52,12 @@ impl Default for Settings {
             linger: Duration::from_secs(2),
             lease_duration: Duration::from_secs(5),
             status_rate: 20.0,
-            expiry_rate: 500.0,
+            expiry_rate: const { NonZeroU32::new(500).unwrap() },
             concurrency: 32,
             event_rate: 10.0,
             pending_warning: Duration::from_secs(30),
             dry_run: false,
+            admin_address: None,
         }
     }
 }

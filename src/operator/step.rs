@@ -39,6 +39,10 @@ pub struct Situation<'a> {
     pub held: Option<Held>,
     /// The deadline that `status.expiryTime` stands for, in lease time.
     pub published_deadline: Option<LeaseTime>,
+    /// Whether the deadline has come nearer since.
+    pub nearer: bool,
+    /// When the lease was granted at the latest, if its status names an earlier time.
+    pub granted_by: Option<i64>,
     /// When its status was last written.
     pub written_at: Option<Duration>,
     /// What is attached to it now.
@@ -122,23 +126,25 @@ impl Situation<'_> {
     fn while_active(&self, held: Held) -> Step {
         let (old, new) = (&self.record.status, self.current(held));
         let lease = self.now.lease;
-        let nearer = match (held.deadline, self.published_deadline) {
-            (Some(deadline), Some(published)) => deadline + Duration::from_secs(1) < published,
-            _ => false,
-        };
         let awaited = old.state() != new.state()
             || old.remaining_seconds != new.remaining_seconds
-            || old.grant.map(|grant| grant.ttl_seconds) != new.grant.map(|grant| grant.ttl_seconds)
+            || old.grant != new.grant
             || old.expiring.is_some_and(|(expiring, _)| expiring)
                 != new.expiring.is_some_and(|(expiring, _)| expiring)
             || old.expiry.is_some() != new.expiry.is_some()
-            || nearer;
+            || self.nearer;
         if awaited {
             return Step::Act(Act::Publish(Box::new(new)));
         }
 
         let mut wake = None;
         let mut at = |time: Duration| wake = Some(wake.map_or(time, |wake: Duration| wake.min(time)));
+        // A replica that comes late may find a promise that is too long; its own clock may be what's wrong, though.
+        if let (Some(deadline), Some(published)) = (held.deadline, self.published_deadline)
+            && deadline + self.settings.max_clock_skew + COUNT_INTERVAL < published
+        {
+            return Step::Refresh(Box::new(new));
+        }
         // Half of what was published is over, and renewals have moved the deadline since.
         if let (Some(deadline), Some(published)) = (held.deadline, self.published_deadline)
             && deadline > published + TOLERANCE
@@ -232,6 +238,7 @@ impl Situation<'_> {
         status.attached = Some(self.attached);
         if let Some(grant) = &mut status.grant {
             grant.ttl_seconds = whole_seconds(held.ttl);
+            grant.time = self.granted_by.map_or(grant.time, |by| by.max(grant.time));
         }
         if self.record.suspend {
             status.set_state(State::Suspended, wall);

@@ -12,9 +12,9 @@ use kube::{
     runtime::watcher,
 };
 use serde::de::DeserializeOwned;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::JoinSet};
 
-use super::{attached::Kind, record::Place, settings::Settings};
+use super::{attached::Kind, record::Place, run::Error, settings::Settings};
 use crate::api::{Lease, Lessor};
 
 /// What a replica saw.
@@ -61,10 +61,15 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Starts all watches: of our `Lessor`, of leases, and of each kind that can be attached. They end with `sender`'s
-/// receiver.
-pub fn start(client: &Client, settings: &Settings, kinds: &[Arc<Kind>], sender: &mpsc::Sender<Observation>) {
-    let watch = Watch { sender: sender.clone() };
+/// Starts all watches: of our `Lessor`, of leases, and of each kind that can be attached. None of them ends by itself.
+pub fn start(
+    client: &Client,
+    settings: &Settings,
+    kinds: &[Arc<Kind>],
+    sender: &mpsc::Sender<Observation>,
+    tasks: &mut JoinSet<Result<(), Error>>,
+) {
+    let mut watch = Watch { sender: sender.clone(), tasks };
     let named = config().fields(&format!("metadata.name={}", settings.lessor));
     watch.spawn(Api::all(client.clone()), named, readable, Observation::Lessor);
 
@@ -110,13 +115,14 @@ fn readable<K>(object: DeserializeGuard<K>) -> Option<K> {
     }
 }
 
-struct Watch {
+struct Watch<'a> {
     sender: mpsc::Sender<Observation>,
+    tasks: &'a mut JoinSet<Result<(), Error>>,
 }
 
-impl Watch {
+impl Watch<'_> {
     fn spawn<K, T>(
-        &self,
+        &mut self,
         api: Api<K>,
         config: watcher::Config,
         read: impl Fn(K) -> Option<T> + Send + Sync + 'static,
@@ -126,17 +132,15 @@ impl Watch {
         T: Send + 'static,
     {
         let sender = self.sender.clone();
-        tokio::spawn(async move {
+        self.tasks.spawn(async move {
             let events = std::pin::pin!(watcher(api, config));
             let forwarding = forward(events, read, |seen| {
                 let observation = observation(seen);
                 let sender = sender.clone();
                 async move { sender.send(observation).await.is_ok() }
             });
-            tokio::select! {
-                () = forwarding => {}
-                () = sender.closed() => {}
-            }
+            forwarding.await;
+            Ok(())
         });
     }
 }

@@ -48,10 +48,13 @@ pub enum Action<K> {
 /// Why the arbitration object is to be claimed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Reason<K> {
-    /// It names nobody, as far as the machine knows. To be claimed only if it names nobody, or this very writer.
+    /// It names nobody, as far as the machine knows. To be claimed only if it names nobody, or this very writer;
+    /// otherwise [`lost`](super::WriterLease::lost).
     Empty,
-    /// The work of this key is overdue and nothing is seen of the primary. To be claimed, whoever it names, only if a
-    /// fresh look finds that work undone.
+    /// The work of this key is overdue and nothing was seen of the primary. To be claimed, whoever it names, only if a
+    /// fresh look finds that work undone (otherwise [`abstained`](super::WriterLease::abstained)), and nothing on the object
+    /// that this writer hadn't seen: a term as high as the one to claim, or a proof, is a sign of life
+    /// ([`lost`](super::WriterLease::lost)). So, of many who find the same work overdue, one takes over.
     Overdue(K),
 }
 

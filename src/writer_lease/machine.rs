@@ -53,8 +53,10 @@ pub struct WriterLease<K: Ord> {
     arbitrate_at: Duration,
     /// When the last write that others can see was sent.
     last_sign: Duration,
-    /// The term that was given up and is still to be cleared from the arbitration object.
-    resigning: Option<Term>,
+    /// The last term that this writer gave up by itself; 0 if none.
+    resigned: Term,
+    /// Whether that is still to be cleared from the arbitration object.
+    resigning: bool,
 }
 
 /// What is to be done at some time. `poll` and `wake_at` share it, so that a shell never wakes for nothing.
@@ -81,7 +83,8 @@ impl<K: Ord + Clone> WriterLease<K> {
             failures: 0,
             arbitrate_at: Duration::ZERO,
             last_sign: Duration::ZERO,
-            resigning: None,
+            resigned: 0,
+            resigning: false,
         }
     }
 
@@ -167,6 +170,12 @@ impl<K: Ord + Clone> WriterLease<K> {
         self.queue.remove(key)
     }
 
+    /// Ends the backoff of `key`, since what hindered it may be over. Its attempts still count, so that the next backoff
+    /// is longer.
+    pub fn hasten(&mut self, key: &K) {
+        self.queue.hasten(key);
+    }
+
     /// Lets the queued work of `key` be retried this often, then dropped.
     pub fn limit_retries(&mut self, key: &K, retries: u32) {
         self.queue.limit_retries(key, retries);
@@ -242,7 +251,7 @@ impl<K: Ord + Clone> WriterLease<K> {
                         now.saturating_add(delay)
                     }
                     // We gave it up ourselves: let others go first.
-                    State::Follower { until } if term == self.term && term > 0 => {
+                    State::Follower { until } if term == self.resigned && term > 0 => {
                         until.max(now).saturating_add(delay)
                     }
                     State::Follower { .. } | State::Election => now.saturating_add(delay),
@@ -357,7 +366,8 @@ impl<K: Ord + Clone> WriterLease<K> {
     /// doesn't claim for a head start. Does nothing for one that doesn't lead.
     pub fn resign(&mut self, now: Duration) {
         let Some(term) = self.leading_term() else { return };
-        self.resigning = Some(term);
+        self.resigned = term;
+        self.resigning = true;
         self.vacant = None;
         self.state = State::Follower { until: now.saturating_add(self.config.head_start()) };
     }
@@ -369,7 +379,7 @@ impl<K: Ord + Clone> WriterLease<K> {
         let plan = self.plans(now).into_iter().flatten().find(|(at, _)| *at <= now)?.1;
         match plan {
             Plan::Resign(term) => {
-                self.resigning = None;
+                self.resigning = false;
                 Some(Action::Resign { term })
             }
             Plan::Prove => {
@@ -395,7 +405,7 @@ impl<K: Ord + Clone> WriterLease<K> {
 
     /// Everything that may be next, with its time, the most urgent first.
     fn plans(&self, now: Duration) -> [Option<(Duration, Plan<K>)>; 3] {
-        let resign = self.resigning.map(|term| (Duration::ZERO, Plan::Resign(term)));
+        let resign = self.resigning.then_some((Duration::ZERO, Plan::Resign(self.resigned)));
         let arbitrate = self.arbitration().map(|(at, plan)| (at.max(self.arbitrate_at), plan));
         [resign, arbitrate, self.run(now)]
     }
@@ -476,3 +486,6 @@ impl<K: Ord + Clone> WriterLease<K> {
         self.arbitrate_at = Duration::ZERO;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -57,6 +57,15 @@ impl<K: Ord + Clone> Queue<K> {
         true
     }
 
+    /// Ends the backoff of a key that waits.
+    pub(super) fn hasten(&mut self, key: &K) {
+        let Some(work) = self.works.get_mut(key) else { return };
+        if self.ready.remove(&(work.ready, key.clone())) {
+            work.ready = work.due;
+            self.ready.insert((work.ready, key.clone()));
+        }
+    }
+
     pub(super) fn limit_retries(&mut self, key: &K, retries: u32) {
         if let Some(work) = self.works.get_mut(key) {
             work.retry_limit = Some(retries);

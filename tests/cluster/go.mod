@@ -1,3 +1,4 @@
+// The binaries of a cluster for tests, as tools of one module: see README.md.
 module lessor.dev/tests/cluster
 
 go 1.26.0
@@ -229,6 +230,8 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
+// Kubernetes' own go.mod replaces these by folders of its repository; here they are the same code as published.
+// v1.N.P of Kubernetes needs v0.N.P of each.
 replace (
 	k8s.io/api => k8s.io/api v0.36.3
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.36.3

@@ -19,6 +19,16 @@ pub enum KeyForm {
     Pointer,
 }
 
+impl KeyForm {
+    /// The form of the keys of a kind; `group` is empty for the core group.
+    pub fn of(group: &str, kind: &str) -> Self {
+        match (group, kind) {
+            ("", "ConfigMap" | "Secret") => Self::Data,
+            _ => Self::Pointer,
+        }
+    }
+}
+
 /// The name of a lease, in the namespace of the object that is attached to it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseName(Arc<str>);

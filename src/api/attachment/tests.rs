@@ -107,6 +107,36 @@ fn a_long_value_is_cut_where_a_character_ends() {
 }
 
 #[test]
+fn what_is_wrong_fits_into_an_event_however_long_and_strange_it_is() {
+    let strange = "\u{1}".repeat(10 * 1024);
+    let json = serde_json::json!({ "k": [&strange], &strange: &strange }).to_string();
+    let own_annotation = format!("{KEY_PREFIX}{strange}");
+    for form in [KeyForm::Data, KeyForm::Pointer] {
+        for json in [&json, &strange] {
+            let annotations =
+                [(LEASE_ANNOTATION, strange.as_str()), (&own_annotation, &strange), (KEYS_ANNOTATION, json)];
+            let problems = Attachments::parse(&map(&annotations), form).problems;
+            assert_eq!(problems.len(), 3);
+            for problem in problems {
+                assert!(problem.to_string().len() <= 1024, "{problem}");
+            }
+        }
+    }
+    let key = "k".repeat(253);
+    let json = serde_json::json!({ &key: "a".repeat(253) }).to_string();
+    let problems = data(&[(&format!("{KEY_PREFIX}{key}"), "one"), (KEYS_ANNOTATION, &json)]).problems;
+    assert!(problems[0].to_string().len() <= 1024, "{}", problems[0]);
+}
+
+#[test]
+fn only_configmaps_and_secrets_have_keys_of_data() {
+    assert_eq!(KeyForm::of("", "ConfigMap"), KeyForm::Data);
+    assert_eq!(KeyForm::of("", "Secret"), KeyForm::Data);
+    assert_eq!(KeyForm::of("apps", "Deployment"), KeyForm::Pointer);
+    assert_eq!(KeyForm::of("example.com", "Secret"), KeyForm::Pointer);
+}
+
+#[test]
 fn a_key_that_no_configmap_can_have_is_refused() {
     for key in ["", "a b", "a/b", ".", "..", "..a", "ä", &"k".repeat(254)] {
         let message = refused(&data(&[(&format!("{KEY_PREFIX}{key}"), "one")]));
@@ -231,16 +261,21 @@ fn a_key_that_is_void_keeps_its_annotations() {
 
 /// Names of leases, most of them good.
 fn lease_name() -> impl Strategy<Value = String> {
-    prop_oneof![4 => "[a-c]", 2 => "[a-z0-9]([a-z0-9.-]{0,8}[a-z0-9])?", 1 => any::<String>()]
+    prop_oneof![12 => "[a-c]", 2 => "[a-z0-9]([a-z0-9.-]{0,8}[a-z0-9])?", 1 => any::<String>()]
 }
 
 /// Keys of both forms and of none, few enough to collide.
 fn key() -> impl Strategy<Value = String> {
-    prop_oneof![4 => "[a-c.]{1,2}", 4 => "(/[a-b~01-]{1,2}){1,3}", 1 => any::<String>()]
+    prop_oneof![6 => "[a-d]", 4 => "(/a[a-]?){1,2}", 1 => "[a-c.]{1,3}", 1 => "(/[a-b~01-]{1,2}){1,3}", 1 => any::<String>()]
 }
 
+/// Members of a JSON object, often all of one form.
 fn entries() -> impl Strategy<Value = Vec<(String, String)>> {
-    prop::collection::vec((key(), lease_name()), 0..6)
+    prop_oneof![
+        prop::collection::vec(("[a-f]", "[a-c]"), 1..5),
+        prop::collection::vec(("(/a[a-]?){1,2}", "[a-c]"), 1..4),
+        prop::collection::vec((key(), lease_name()), 0..6),
+    ]
 }
 
 /// JSON with its members in order, and any of them as often as it comes.

@@ -373,9 +373,9 @@ impl Cluster {
         Process::spawn(&self.keeper, command, name, &log)
     }
 
-    /// A proxy between one client and the API server, for faults; it belongs to the async runtime of the caller.
+    /// A proxy between one client and the API server, for faults.
     pub async fn proxy(&self) -> Result<Proxy, Error> {
-        let (listener, address) = proxy::listen().await?;
+        let (listener, address) = proxy::listen()?;
         let token = self.administrator_token().await?;
         let name = format!("proxy-{}", address.port());
         let url = format!("https://{address}");

@@ -120,13 +120,14 @@ impl Process {
         self.wait().await
     }
 
-    /// Asks it to end (SIGTERM) and waits for that, at most a minute.
+    /// Asks it to end (SIGTERM) and waits for that, at most a minute. A paused one goes on, to end.
     ///
     /// # Errors
     /// [`Error::StillRunning`] with the last lines of its log, if it hasn't ended by then.
     pub async fn stop(&self) -> Result<ExitStatus, Error> {
         const PATIENCE: Duration = Duration::from_secs(60);
-        self.signal(Signal::TERM)?;
+        self.terminate()?;
+        self.resume()?;
         match timeout(PATIENCE, self.wait()).await {
             Ok(status) => status,
             Err(_) => Err(Error::StillRunning {

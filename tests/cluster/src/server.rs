@@ -151,6 +151,8 @@ pub(crate) fn controller_manager(binary: &Path, directory: &Path, kubeconfig: &P
         .arg(format!("--root-ca-file={}", file("ca.crt")))
         .arg(format!("--service-account-private-key-file={}", file("service-accounts.key")))
         .arg("--use-service-account-credentials=true")
+        // It makes an account and a token for each controller, and would wait for most of ten seconds meanwhile.
+        .args(["--kube-api-qps=1000", "--kube-api-burst=1000"])
         .arg("--leader-elect=false")
         .arg("--secure-port=0");
     command

@@ -198,7 +198,7 @@ fn progress(log: &str) -> String {
         log.lines().partition(|line| line.starts_with("go: downloading"));
     match compiled.last() {
         Some(package) => format!("{} packages compiled, last {package}", compiled.len()),
-        None if fetched.is_empty() => "looking at what is compiled already".to_owned(),
+        None if fetched.is_empty() => "linking what was compiled before".to_owned(),
         None => format!("{} modules fetched", fetched.len()),
     }
 }
