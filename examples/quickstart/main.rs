@@ -14,9 +14,11 @@ mod timeline;
 
 use std::{path::PathBuf, process::ExitCode};
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 use stage::Stage;
 use timeline::Timeline;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Watch leases being granted, renewed, expired and revoked on a real Kubernetes API server.
 #[derive(Parser, Debug)]
@@ -55,6 +57,18 @@ async fn main() -> ExitCode {
     })
 }
 
+/// Ends with Ctrl-C or SIGTERM.
+fn interrupted() -> anyhow::Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("can't listen for Ctrl-C")?;
+    let mut terminate = signal(SignalKind::terminate()).context("can't listen for SIGTERM")?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
 async fn play(args: Args, timeline: &Timeline) -> anyhow::Result<ExitCode> {
     timeline.title("Lessor quickstart: leases that end by themselves, on a real Kubernetes API server");
     let mut stage = Stage::start(args.kubeconfig.as_deref(), timeline).await?;
@@ -63,7 +77,7 @@ async fn play(args: Args, timeline: &Timeline) -> anyhow::Result<ExitCode> {
             stage.prepare(timeline).await?;
             story::tell(&stage, timeline).await
         } => told,
-        _ = tokio::signal::ctrl_c() => {
+        () = interrupted()? => {
             timeline.failure("interrupted");
             stage.clear(timeline).await?;
             return Ok(ExitCode::from(130));

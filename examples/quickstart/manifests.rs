@@ -12,18 +12,29 @@ use kube::{
 pub(crate) struct Manifest {
     /// Its name.
     pub(crate) name: &'static str,
+    /// What it is about, for people.
+    pub(crate) about: &'static str,
     yaml: &'static str,
 }
 
 /// An instance of a service and its lease.
-pub(crate) const SERVICE: Manifest =
-    Manifest { name: "service-registration.yaml", yaml: include_str!("../service-registration.yaml") };
+pub(crate) const SERVICE: Manifest = Manifest {
+    name: "service-registration.yaml",
+    about: "a service registers itself, for as long as it lives",
+    yaml: include_str!("../service-registration.yaml"),
+};
 /// Two sessions that share a ConfigMap.
-pub(crate) const SESSIONS: Manifest =
-    Manifest { name: "shared-configmap.yaml", yaml: include_str!("../shared-configmap.yaml") };
+pub(crate) const SESSIONS: Manifest = Manifest {
+    name: "shared-configmap.yaml",
+    about: "two sessions write keys into one ConfigMap",
+    yaml: include_str!("../shared-configmap.yaml"),
+};
 /// A preview environment.
-pub(crate) const PREVIEW: Manifest =
-    Manifest { name: "preview-environment.yaml", yaml: include_str!("../preview-environment.yaml") };
+pub(crate) const PREVIEW: Manifest = Manifest {
+    name: "preview-environment.yaml",
+    about: "a preview environment for a pull request",
+    yaml: include_str!("../preview-environment.yaml"),
+};
 
 /// The namespace that the files name.
 pub(crate) const NAMESPACE: &str = "lessor-examples";

@@ -64,6 +64,11 @@ impl SeenLease {
         Some(self.renewed?.latest + self.ttl?)
     }
 
+    /// How long after what it was due to its end was seen.
+    pub(crate) fn late(&self) -> Option<Duration> {
+        Some(self.ended.as_ref()?.0.saturating_duration_since(self.cause()?.0))
+    }
+
     /// What its end was due to: when that was, and its name.
     fn cause(&self) -> Option<(Instant, &'static str)> {
         match self.deleted {

@@ -9,6 +9,7 @@ use kube::{
 };
 use lessor::operator::{run, settings::Settings};
 use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
 
 /// What the quickstart calls its operator towards the API server: the audit log is searched for it.
 pub(crate) const USER_AGENT: &str = "lessor-quickstart-operator";
@@ -26,7 +27,13 @@ pub(crate) struct Args {
 
 /// Runs one replica with the defaults of `lessor run`, until SIGTERM.
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_ansi(false).init();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(false)
+        .init();
     let kubeconfig = Kubeconfig::read_from(&args.kubeconfig).context("can't read the kubeconfig")?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(USER_AGENT)));

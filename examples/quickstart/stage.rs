@@ -16,10 +16,7 @@ use kube::{
     runtime::{conditions, wait::await_condition},
 };
 use lessor::api::{Lease, Lessor, crd};
-use lessor_cluster::{
-    Cluster, Process,
-    audit::{Entry, Mark},
-};
+use lessor_cluster::{Cluster, Process, audit::Mark};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{manifests, operator::USER_AGENT, timeline::Timeline};
@@ -117,8 +114,7 @@ impl Stage {
             let lessors: Api<Lessor> = Api::all(self.client.clone());
             let lessor = lessors.get_opt(&self.lessor).await.context("looking for the operator's Lessor")?;
             if let Some(primary) = lessor.and_then(primary_of) {
-                let took = started.elapsed().as_millis();
-                timeline.fact("operator", &format!("{primary} is primary, {took} ms after its start"));
+                timeline.fact("operator", &format!("{primary} is primary"));
                 return Ok(());
             }
             if let Some(status) = operator.exit_status() {
@@ -148,11 +144,11 @@ impl Stage {
         Api::all(self.client.clone())
     }
 
-    /// How many requests our operator has sent, beside its watches, since the story began; of those that `of` chooses.
-    /// `None`: nobody counts them here.
-    pub(crate) fn operator_requests(&self, of: impl Fn(&Entry) -> bool) -> Option<usize> {
+    /// How many requests our operator has sent since the story began, beside watches and Events. `None`: nobody counts
+    /// them here.
+    pub(crate) fn operator_requests(&self) -> Option<usize> {
         let entries = self.cluster.audit().ok()?.since(self.mark?).ok()?.agent(USER_AGENT);
-        Some(entries.filter(|entry| entry.verb != "watch" && entry.verb != "list" && of(entry)).requests())
+        Some(entries.filter(|entry| entry.verb != "watch" && entry.resource != "events").requests())
     }
 
     /// The end of the operator's log, for somebody who wants to know what went wrong.

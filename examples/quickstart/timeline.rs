@@ -141,7 +141,7 @@ impl Timeline {
     pub(crate) fn event(&self, what: What, whom: &str, detail: &str) {
         let at = self.shared.screen.lock().start.elapsed();
         let word = self.paint(what.colour(), &format!("{:<8}", what.word()));
-        self.print(&format!("{:>7.2} s  {word}  {whom:<24}  {detail}", at.as_secs_f64()));
+        self.print(&format!("{:>7.2} s  {word}  {whom:<25}  {detail}", at.as_secs_f64()));
     }
 
     /// A claim that the API server confirmed.
