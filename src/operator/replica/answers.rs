@@ -100,14 +100,13 @@ impl Replica {
     pub(super) fn tell(&mut self, uid: Uuid, doing: Doing, now: &Now) {
         let Some(entry) = self.leases.get(&uid) else { return };
         let record = &entry.record;
-        let attached = self.objects.count(&record.place);
         let (reason, note) = match doing {
             Doing::Grant => {
                 let ttl = granted_ttl(record.ttl_seconds, &self.settings);
                 ("Granted", format!("granted for {} s", ttl.as_secs()))
             }
             Doing::Warn => ("Expiring", "ends soon unless it is renewed".to_owned()),
-            Doing::End(deadline) => {
+            Doing::End(deadline, attached) => {
                 let going = format!("{} objects and {} keys go", attached.objects, attached.keys);
                 match deadline {
                     Some(deadline) => {
