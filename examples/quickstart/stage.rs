@@ -54,8 +54,12 @@ impl Stage {
         let client = cluster.client()?;
         let (version, url) = (cluster.version().await?.git_version, cluster.server_url());
         let took = started.elapsed().as_secs_f64();
-        let place = url.trim_end_matches('/');
-        timeline.fact("", &format!("Kubernetes {version} at {place}, ready after {took:.1} s"));
+        let place = format!("Kubernetes {version} at {}", url.trim_end_matches('/'));
+        if cluster.is_ours() {
+            timeline.fact("", &format!("{place}, ready after {took:.1} s"));
+        } else {
+            timeline.fact("cluster", &place);
+        }
         let (namespace, lessor) = if cluster.is_ours() {
             (manifests::NAMESPACE.to_owned(), "default".to_owned())
         } else {
@@ -231,7 +235,7 @@ impl Stage {
         timeline.say("\nThe cluster and the operator go on. Use them:\n");
         timeline.say(&format!("  export KUBECONFIG={kubeconfig}"));
         if ours {
-            timeline.say("  kubectl apply -f examples/service-registration.yaml");
+            timeline.say("  kubectl apply --server-side -f examples/service-registration.yaml");
         }
         timeline.say(&format!(
             "  kubectl -n {namespace} get tl,configmaps\n  \

@@ -8,7 +8,10 @@ use lessor::api::{
     Lease,
     lease::{ENDED_MESSAGE, condition, reason},
 };
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
 
 use crate::{
     checks::{Checks, is},
@@ -38,14 +41,16 @@ pub(crate) async fn tell(stage: &Stage, timeline: &Timeline) -> anyhow::Result<C
         leases: stage.leases(),
         maps: stage.maps(),
     };
-    let watching = tokio::spawn(story.observer.watch(stage.leases(), stage.maps()));
+    // However the story ends, so does what is told of it.
+    let mut watching = JoinSet::new();
+    watching.spawn(story.observer.watch(stage.leases(), stage.maps()));
     timeline.begin();
     story.apply(manifests::SERVICE, &["web-1"]).await?;
     story.apply(manifests::SESSIONS, &["session-alice", "session-bob"]).await?;
     story.apply(manifests::PREVIEW, &["preview-42"]).await?;
     story.all_are_granted().await;
     let told = tokio::try_join!(story.service(), story.sessions(), story.preview());
-    watching.abort();
+    drop(watching);
     timeline.footer(Vec::new());
     told?;
     story.sum_up();
@@ -173,9 +178,10 @@ impl Story<'_> {
         self.observer.wait(by, |seen| seen.lease(name).ended.is_some()).await;
         let seen = self.observer.seen().lease(name);
         let Some((at, _)) = seen.ended else {
-            let status = self.lease(name).await.map(|lease| format!("{:?}", lease.status));
-            let status = status.unwrap_or_else(|seen| seen);
-            self.checks.check(format!("{name} ends within {} s", TOLERANCE.as_secs()), Err(status));
+            let status = self.lease(name).await.map(|lease| serde_json::json!(lease.status).to_string());
+            let seen = status.map_or_else(|error| error, |status| format!("its status is still {status}"));
+            let claim = format!("{name} ends within {} s after it is due", TOLERANCE.as_secs());
+            self.checks.check(claim, Err(seen));
             return;
         };
         // It is still there, for those who ask: an ended lease lingers for 2 s.
