@@ -207,6 +207,11 @@ impl Leases {
         if known.record.version > version { None } else { self.forget(uid) }
     }
 
+    /// Stops the time of a lease that nobody can end.
+    pub fn shelve(&mut self, uid: Uuid) {
+        forget(&mut self.lessor, uid);
+    }
+
     /// Forgets a lease.
     pub fn forget(&mut self, uid: Uuid) -> Option<Entry> {
         forget(&mut self.lessor, uid);

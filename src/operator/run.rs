@@ -188,9 +188,9 @@ impl Shell {
                 request.abort();
             }
         }
-        for (ticket, request, time) in output.requests {
-            let server = self.server.clone();
-            let sending = async move { (ticket, server.send(request, time).await) };
+        for (ticket, request, by) in output.requests {
+            let (server, by) = (self.server.clone(), self.hearing.instant(by));
+            let sending = async move { (ticket, server.send(request, by).await) };
             self.aborts.insert(ticket, self.requests.spawn(sending));
         }
         for notice in output.notices {

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use crate::{
     history::{Life, Spread},
-    world::{MOMENT, World, has_condition, until},
+    world::{MOMENT, World, has_condition, heavy, until},
 };
 
 #[tokio::test]
@@ -53,6 +53,7 @@ async fn a_lease_made_before_any_operator_runs_is_granted_a_full_ttl_by_the_firs
 
 #[tokio::test]
 async fn two_hundred_leases_all_end_in_time() {
+    let _heavy = heavy().await;
     let world = World::new("many").await;
     let _operator = world.primary(&[]).await;
     let all = (0..200).map(async |number| {
@@ -60,7 +61,7 @@ async fn two_hundred_leases_all_end_in_time() {
         if number % 4 == 0 {
             world.config_map(&name, json!({"lessor.dev/lease": name}), &["a"]).await;
         }
-        world.lease(&name, json!({"ttlSeconds": 6 + number % 4})).await;
+        world.lease(&name, json!({"ttlSeconds": 6 + number % 6})).await;
     });
     join_all(all).await;
     world.wait_all_gone().await;

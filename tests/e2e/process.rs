@@ -52,9 +52,11 @@ async fn sigterm_ends_it_in_order_and_the_next_one_leads_at_once() {
     assert_eq!(lessor.primary.unwrap_or_default(), "", "the Lessor names nobody");
     assert_eq!(lessor.leases, Some(1));
 
-    let started = Instant::now();
+    let (started, mark) = (Instant::now(), world.mark());
     let _next = world.primary(&[]).await;
     eprintln!("stopped within {took:?}; the next one led {:?} after its start", started.elapsed());
+    let claims = world.asked(mark).writes().resource("lessor.dev", "lessors");
+    assert_eq!(claims.requests(), 1, "a change of primary is one write: {claims}");
     // Shorter than a lease duration: it waited for nobody.
     assert!(took < Duration::from_secs(5) && started.elapsed() < Duration::from_secs(5));
     let next = world.get_lessor().await.status.expect("a status");

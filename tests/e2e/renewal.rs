@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::{
     history::Spread,
     requests::Step,
-    world::{World, came_too_late, until},
+    world::{World, came_too_late, heavy, until},
 };
 
 #[tokio::test]
@@ -42,6 +42,7 @@ async fn a_renewal_just_before_the_deadline_keeps_the_lease_and_one_just_after_i
 /// was late earlier, so that renewals and ends come ever closer.
 #[tokio::test]
 async fn two_hundred_renewals_race_expiries_and_each_that_is_accepted_is_honoured() {
+    let _heavy = heavy().await;
     let world = World::new("race").await;
     let _operator = world.primary(&[]).await;
     let outcomes = join_all((0..20).map(|racer| race(&world, racer, 10))).await;

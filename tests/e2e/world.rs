@@ -23,7 +23,10 @@ use lessor_cluster::{
     proxy::Proxy,
 };
 use serde_json::{Value, json};
-use tokio::{sync::OnceCell, time::Instant};
+use tokio::{
+    sync::{Mutex, MutexGuard, OnceCell},
+    time::Instant,
+};
 use uuid::Uuid;
 
 use crate::history::{self, Life};
@@ -56,6 +59,12 @@ async fn cluster() -> &'static Cluster {
         cluster
     };
     CLUSTER.get_or_init(start).await
+}
+
+/// For tests that keep the API server busy: one at a time, or the others find it too slow to be in time.
+pub(crate) async fn heavy() -> MutexGuard<'static, ()> {
+    static HEAVY: Mutex<()> = Mutex::const_new(());
+    HEAVY.lock().await
 }
 
 impl World {

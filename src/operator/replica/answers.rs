@@ -43,7 +43,9 @@ impl Replica {
         }
         let (result, retry) = match &answer {
             Answer::Lease(_) if doing == Doing::Read => (WorkResult::None, false),
-            Answer::Lease(_) | Answer::Object(_) | Answer::Lessor(_) => (WorkResult::Extend, false),
+            Answer::Lease(_) | Answer::Object(_) | Answer::Lessor(_) | Answer::Deleted => {
+                (WorkResult::Extend, false)
+            }
             Answer::Gone => (WorkResult::None, false),
             Answer::Refused(refusal) => {
                 self.lease_refused(uid, doing, refusal);
@@ -56,13 +58,13 @@ impl Replica {
                 if doing != Doing::Read {
                     self.tell(uid, doing, now);
                 }
-                if has_gone(&lease) {
+                if is_gone(&lease) {
                     self.bury_lease(uid, now);
                 } else {
                     self.see_lease(&lease, now);
                 }
             }
-            Answer::Gone => {
+            Answer::Deleted | Answer::Gone => {
                 if doing == Doing::Delete {
                     self.tell(uid, doing, now);
                 }
@@ -103,14 +105,13 @@ impl Replica {
     pub(super) fn tell(&mut self, uid: Uuid, doing: Doing, now: &Now) {
         let Some(entry) = self.leases.get(&uid) else { return };
         let record = &entry.record;
-        let attached = self.objects.count(&record.place);
         let (reason, note) = match doing {
             Doing::Grant => {
                 let ttl = granted_ttl(record.ttl_seconds, &self.settings);
                 ("Granted", format!("granted for {} s", ttl.as_secs()))
             }
             Doing::Warn => ("Expiring", "ends soon unless it is renewed".to_owned()),
-            Doing::End(deadline) => {
+            Doing::End(deadline, attached) => {
                 let going = format!("{} objects and {} keys go", attached.objects, attached.keys);
                 match deadline {
                     Some(deadline) => {
@@ -139,7 +140,7 @@ impl Replica {
     ) {
         let work = Work::Object(id.clone());
         let reading = matches!(flight.request, Request::ReadObject { .. });
-        let result = if reading || matches!(answer, Answer::Refused(_)) {
+        let result = if reading || matches!(answer, Answer::Gone | Answer::Refused(_)) {
             WorkResult::None
         } else {
             WorkResult::Extend
@@ -148,20 +149,30 @@ impl Replica {
         self.writer.done(&work, result, retry, flight.sent_at, now.mono);
         match answer {
             Answer::Object(meta) => {
-                if let (false, Some(object)) = (reading, self.objects.get(id)) {
-                    self.out.notices.push(removed(id, object.uid, &flight.request));
-                }
+                self.tell_removed(id, flight);
                 self.see_object(id, &meta, now);
             }
-            Answer::Gone => {
-                if let (false, Some(object)) = (reading, self.objects.get(id)) {
-                    self.out.notices.push(removed(id, object.uid, &flight.request));
-                }
+            Answer::Deleted => {
+                self.tell_removed(id, flight);
                 self.lose_object(id, Some(version), now);
             }
+            Answer::Gone => self.lose_object(id, Some(version), now),
             Answer::Refused(refusal) => self.object_refused(id, version, &refusal, now),
             Answer::Lease(_) | Answer::Lessor(_) => {}
         }
+    }
+
+    /// Tells what a request removed. A watch may have shown it before the answer came, so the request says what it was.
+    fn tell_removed(&mut self, id: &ObjectId, flight: &Flight) {
+        let Request::Remove { removal, .. } = &flight.request else { return };
+        let (uid, note) = match removal {
+            Removal::Delete { uid, .. } => (*uid, "removed with its lease".to_owned()),
+            Removal::Keys { uid, keys, .. } => {
+                let keys: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
+                (*uid, format!("removed {} with its lease", keys.join(", ")))
+            }
+        };
+        self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), "Removed", note));
     }
 
     pub(super) fn object_refused(&mut self, id: &ObjectId, version: Version, refusal: &Refusal, now: &Now) {
@@ -231,20 +242,9 @@ impl Replica {
     }
 }
 
-fn removed(id: &ObjectId, uid: Uuid, request: &Request) -> Notice {
-    let note = match request {
-        Request::Remove { removal: Removal::Keys { keys, .. }, .. } => {
-            let keys: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
-            format!("removed {} with its lease", keys.join(", "))
-        }
-        _ => "removed with its lease".to_owned(),
-    };
-    Notice::normal(About::Object(id.clone(), uid), "Removed", note)
-}
-
-/// Whether this answer shows a lease for the last time: a write that takes the last finalizer from what is being deleted
-/// deletes it, and is answered with the version that was there before.
-fn has_gone(lease: &Lease) -> bool {
-    lease.metadata.deletion_timestamp.is_some()
-        && lease.metadata.finalizers.as_ref().is_none_or(Vec::is_empty)
+/// Whether this is the last that is seen of a lease: with the last finalizer of a deleted object the server removes the
+/// object too, and answers it in the version that it had before.
+fn is_gone(lease: &Lease) -> bool {
+    let meta = &lease.metadata;
+    meta.deletion_timestamp.is_some() && meta.finalizers.as_ref().is_none_or(Vec::is_empty)
 }
