@@ -6,7 +6,7 @@
 use std::hash::Hash;
 
 use super::{
-    index::{Found, Index, MAX_LEN, NONE},
+    index::{Found, Index, NONE},
     wheel::{NEVER, Node, Nodes},
 };
 
@@ -146,7 +146,7 @@ impl<I: Copy + Eq + Hash> Slots<I> {
         let found = index.find_or_add(
             &slot.id,
             |n| chunks[n as usize / CHUNK][n as usize % CHUNK].id == slot.id,
-            || (n < MAX_LEN).then_some(n as u32),
+            n,
         );
         if found == Found::New(n as u32) {
             if free.pop().is_some() {

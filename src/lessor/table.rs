@@ -2,7 +2,7 @@
 
 use std::{hash::Hash, mem};
 
-use super::index::{Found, Index, MAX_LEN, NONE};
+use super::index::{Found, Index, NONE};
 
 #[derive(Debug)]
 enum Entry<K, V> {
@@ -64,11 +64,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
     pub(super) fn find_or_insert(&mut self, key: K, value: V) -> Found {
         let Self { index, entries, free } = self;
         let next = if *free == NONE { entries.len() } else { *free as usize };
-        let found = index.find_or_add(
-            &key,
-            |at| has_key(entries, at, &key),
-            || (next < MAX_LEN).then_some(next as u32),
-        );
+        let found = index.find_or_add(&key, |at| has_key(entries, at, &key), next);
         if let Found::New(at) = found {
             let used = Entry::Used { key, value };
             match entries.get_mut(at as usize) {
