@@ -245,7 +245,9 @@ impl Situation<'_> {
         if self.record.suspend {
             status.set_state(State::Suspended, wall);
             status.expiry = None;
-            status.remaining_seconds = Some(rounded_up(held.remaining));
+            // The lessor rounds up to milliseconds. One more than whole seconds is that, and must not become a second.
+            status.remaining_seconds =
+                Some(rounded_up(held.remaining.saturating_sub(Duration::from_millis(1))));
         } else {
             status.set_state(State::Granted, wall);
             status.remaining_seconds = None;

@@ -172,11 +172,18 @@ impl Replica {
 
     pub(super) fn object_refused(&mut self, id: &ObjectId, version: Version, refusal: &Refusal, now: &Now) {
         tracing::debug!(object = %id, %refusal, "not removed");
-        let Some(object) = self.objects.get_mut(id).filter(|object| object.version == version) else {
-            // It has changed meanwhile, and was looked at then.
+        let Some(object) = self.objects.get_mut(id) else {
             self.touch_object(id, now);
             return;
         };
+        // Even if the watch has shown a newer version meanwhile: where others write all the time it is too old again
+        // by now, and what is read at once has the best chance.
+        object.stale |= *refusal == Refusal::Conflict;
+        if object.version != version {
+            // It has changed meanwhile, and was looked at then.
+            self.touch_object(id, now);
+            return;
+        }
         let tries = object.hindrance.as_ref().map_or(0, |hindrance| hindrance.tries) + 1;
         let backoff = |longest: u64| {
             let wait = Duration::from_millis(250)
@@ -186,11 +193,7 @@ impl Replica {
         };
         let hinder = |reason, message: String, retry_at| Some(Hindrance { reason, message, retry_at, tries });
         let hindrance = match refusal {
-            Refusal::Throttled(_) => None,
-            Refusal::Conflict => {
-                object.stale = true;
-                None
-            }
+            Refusal::Throttled(_) | Refusal::Conflict => None,
             Refusal::Invalid(message) if message.contains("immutable") => hinder(
                 "Immutable",
                 "it is immutable, so no key of it can be removed: delete it, or detach its keys".to_owned(),

@@ -56,7 +56,7 @@ pub type Ticket = u64;
 /// What the shell is to do now.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// Send these, each within its time.
+    /// Send these, each to be answered by its time, on the replica's clock.
     pub requests: Vec<(Ticket, Request, Duration)>,
     /// Give these up: this replica leads no more.
     pub cancelled: Vec<Ticket>,
@@ -294,3 +294,6 @@ fn seed(identity: &str) -> u64 {
     use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
     BuildHasherDefault::<DefaultHasher>::default().hash_one(identity)
 }
+
+#[cfg(test)]
+mod tests;
