@@ -60,6 +60,8 @@ pub struct Change {
     pub renewed: bool,
     /// Its end was committed since.
     pub ended: bool,
+    /// What is said about its release has changed since.
+    pub released: bool,
 }
 
 /// All leases.
@@ -116,6 +118,7 @@ impl Leases {
         }
         if new.status.has_ended() {
             change.ended = !old.status.has_ended();
+            change.released = old.status.released != new.status.released;
             if change.ended {
                 entry.linger_until = now.mono + settings.linger;
                 forget(&mut self.lessor, uid);
@@ -367,9 +370,10 @@ fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: 
         // Since when it stands still is recorded nowhere.
         remaining = ttl;
     }
-    // On a start nobody knows how long holders couldn't renew.
+    // On a start nobody knows how long holders couldn't renew. A suspended lease lost nothing meanwhile.
     let grace = settings.start_grace.saturating_sub(now.mono);
-    expect(record, lessor.restore(record.uid, ttl.into(), remaining.max(grace), now.lease));
+    let remaining = if record.suspend { remaining } else { remaining.max(grace) };
+    expect(record, lessor.restore(record.uid, ttl.into(), remaining, now.lease));
     expect(record, lessor.set_end_by(record.uid, cap(record, now).map(|cap| cap.max(now.lease + grace))));
     if record.suspend {
         expect(record, lessor.suspend(record.uid, now.lease));

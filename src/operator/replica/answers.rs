@@ -43,7 +43,9 @@ impl Replica {
         }
         let (result, retry) = match &answer {
             Answer::Lease(_) if doing == Doing::Read => (WorkResult::None, false),
-            Answer::Lease(_) | Answer::Object(_) | Answer::Lessor(_) => (WorkResult::Extend, false),
+            Answer::Lease(_) | Answer::Object(_) | Answer::Lessor(_) | Answer::Deleted => {
+                (WorkResult::Extend, false)
+            }
             Answer::Gone => (WorkResult::None, false),
             Answer::Refused(refusal) => {
                 self.lease_refused(uid, doing, refusal);
@@ -56,9 +58,13 @@ impl Replica {
                 if doing != Doing::Read {
                     self.tell(uid, doing, now);
                 }
-                self.see_lease(&lease, now);
+                if is_gone(&lease) {
+                    self.lose_lease(uid, Version::MAX, now);
+                } else {
+                    self.see_lease(&lease, now);
+                }
             }
-            Answer::Gone => {
+            Answer::Deleted | Answer::Gone => {
                 if doing == Doing::Delete {
                     self.tell(uid, doing, now);
                 }
@@ -94,14 +100,13 @@ impl Replica {
     pub(super) fn tell(&mut self, uid: Uuid, doing: Doing, now: &Now) {
         let Some(entry) = self.leases.get(&uid) else { return };
         let record = &entry.record;
-        let attached = self.objects.count(&record.place);
         let (reason, note) = match doing {
             Doing::Grant => {
                 let ttl = granted_ttl(record.ttl_seconds, &self.settings);
                 ("Granted", format!("granted for {} s", ttl.as_secs()))
             }
             Doing::Warn => ("Expiring", "ends soon unless it is renewed".to_owned()),
-            Doing::End(deadline) => {
+            Doing::End(deadline, attached) => {
                 let going = format!("{} objects and {} keys go", attached.objects, attached.keys);
                 match deadline {
                     Some(deadline) => {
@@ -130,7 +135,7 @@ impl Replica {
     ) {
         let work = Work::Object(id.clone());
         let reading = matches!(flight.request, Request::ReadObject { .. });
-        let result = if reading || matches!(answer, Answer::Refused(_)) {
+        let result = if reading || matches!(answer, Answer::Gone | Answer::Refused(_)) {
             WorkResult::None
         } else {
             WorkResult::Extend
@@ -139,29 +144,46 @@ impl Replica {
         self.writer.done(&work, result, retry, flight.sent_at, now.mono);
         match answer {
             Answer::Object(meta) => {
-                if let (false, Some(object)) = (reading, self.objects.get(id)) {
-                    self.out.notices.push(removed(id, object.uid, &flight.request));
-                }
+                self.tell_removed(id, flight);
                 self.see_object(id, &meta, now);
             }
-            Answer::Gone => {
-                if let (false, Some(object)) = (reading, self.objects.get(id)) {
-                    self.out.notices.push(removed(id, object.uid, &flight.request));
-                }
+            Answer::Deleted => {
+                self.tell_removed(id, flight);
                 self.lose_object(id, Some(version), now);
             }
+            Answer::Gone => self.lose_object(id, Some(version), now),
             Answer::Refused(refusal) => self.object_refused(id, version, &refusal, now),
             Answer::Lease(_) | Answer::Lessor(_) => {}
         }
     }
 
+    /// Tells what a request removed. A watch may have shown it before the answer came, so the request says what it was.
+    fn tell_removed(&mut self, id: &ObjectId, flight: &Flight) {
+        let Request::Remove { removal, .. } = &flight.request else { return };
+        let (uid, note) = match removal {
+            Removal::Delete { uid, .. } => (*uid, "removed with its lease".to_owned()),
+            Removal::Keys { uid, keys, .. } => {
+                let keys: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
+                (*uid, format!("removed {} with its lease", keys.join(", ")))
+            }
+        };
+        self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), "Removed", note));
+    }
+
     pub(super) fn object_refused(&mut self, id: &ObjectId, version: Version, refusal: &Refusal, now: &Now) {
         tracing::debug!(object = %id, %refusal, "not removed");
-        let Some(object) = self.objects.get_mut(id).filter(|object| object.version == version) else {
-            // It has changed meanwhile, and was looked at then.
+        let Some(object) = self.objects.get_mut(id) else {
             self.touch_object(id, now);
             return;
         };
+        // Even if the watch has shown a newer version meanwhile: where others write all the time it is too old again
+        // by now, and what is read at once has the best chance.
+        object.stale |= *refusal == Refusal::Conflict;
+        if object.version != version {
+            // It has changed meanwhile, and was looked at then.
+            self.touch_object(id, now);
+            return;
+        }
         let tries = object.hindrance.as_ref().map_or(0, |hindrance| hindrance.tries) + 1;
         let backoff = |longest: u64| {
             let wait = Duration::from_millis(250)
@@ -171,11 +193,7 @@ impl Replica {
         };
         let hinder = |reason, message: String, retry_at| Some(Hindrance { reason, message, retry_at, tries });
         let hindrance = match refusal {
-            Refusal::Throttled(_) => None,
-            Refusal::Conflict => {
-                object.stale = true;
-                None
-            }
+            Refusal::Throttled(_) | Refusal::Conflict => None,
             Refusal::Invalid(message) if message.contains("immutable") => hinder(
                 "Immutable",
                 "it is immutable, so no key of it can be removed: delete it, or detach its keys".to_owned(),
@@ -219,13 +237,9 @@ impl Replica {
     }
 }
 
-fn removed(id: &ObjectId, uid: Uuid, request: &Request) -> Notice {
-    let note = match request {
-        Request::Remove { removal: Removal::Keys { keys, .. }, .. } => {
-            let keys: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
-            format!("removed {} with its lease", keys.join(", "))
-        }
-        _ => "removed with its lease".to_owned(),
-    };
-    Notice::normal(About::Object(id.clone(), uid), "Removed", note)
+/// Whether this is the last that is seen of a lease: with the last finalizer of a deleted object the server removes the
+/// object too, and answers it in the version that it had before.
+fn is_gone(lease: &Lease) -> bool {
+    let meta = &lease.metadata;
+    meta.deletion_timestamp.is_some() && meta.finalizers.as_ref().is_none_or(Vec::is_empty)
 }

@@ -101,7 +101,8 @@ impl Replica {
         {
             entry.said = None;
         }
-        if change.new || change.ended {
+        // A release that the primary calls hindered is no overdue work any more.
+        if change.new || change.ended || change.released {
             self.touch_attached(&place, now);
         }
         self.touch_lease(uid, now);
