@@ -19,9 +19,13 @@ const LEFT: usize = 5;
 pub(crate) async fn no_lease_ends_while_the_api_server_is_stopped() {
     outage("away", Duration::from_secs(60), async |cluster, length| {
         let server = cluster.api_server().expect("an API server");
-        server.stop().await.expect("it stops");
+        // In order at first: it accepts no connection any more, and waits for the watches to end, up to a minute.
+        server.process().terminate().expect("it is asked to stop");
+        sleep(Duration::from_secs(2)).await;
         let from = wall();
-        sleep(length).await;
+        sleep(length / 10).await;
+        server.kill().await.expect("it is killed");
+        sleep(length - length / 10).await;
         let to = wall();
         server.restart().await.expect("it starts");
         cluster.wait_ready().await.expect("it is ready");

@@ -32,12 +32,19 @@ pub(crate) async fn at_rest_nobody_writes() {
     })
     .await;
     let granted = started.elapsed();
-    sleep(Duration::from_secs(10)).await;
     let audit = replicas.cluster.audit().expect("an audit log");
-    let mark = audit.mark().expect("a mark");
-    sleep(Duration::from_secs(60)).await;
     let users: Vec<&str> = replicas.all.iter().map(|replica| &*replica.user).collect();
-    let requests = audit.since(mark).expect("entries").filter(|entry| users.contains(&&*entry.user));
+    let during = async |time| {
+        let mark = audit.mark().expect("a mark");
+        sleep(time).await;
+        audit.since(mark).expect("entries").filter(|entry| users.contains(&&*entry.user))
+    };
+    // The last Events are written still.
+    within(4 * PATIENCE, "all is quiet", async || {
+        during(Duration::from_secs(3)).await.writes().is_empty().then_some(())
+    })
+    .await;
+    let requests = during(Duration::from_secs(60)).await;
     let watches = requests.clone().verb("watch").requests();
     let others = requests.filter(|entry| entry.verb != "watch");
     let claims = replicas.writes().resource("lessor.dev", "lessors").accepted();

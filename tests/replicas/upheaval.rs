@@ -14,15 +14,14 @@ use crate::{
 };
 
 pub(crate) async fn a_lessor_deleted_by_hand_comes_back_and_terms_go_on() {
-    let replicas = Replicas::three("deleted", Way::Direct).await;
-    // Terms on leases are higher than that of a Lessor made anew.
+    let mut replicas = Replicas::three("deleted", Way::Direct).await;
+    // Terms on leases are to be higher than that of a Lessor made anew.
     for _ in 0..2 {
         let primary = replicas.primary_now().await;
         replicas.all[primary].process.stop().await.expect("it stops");
         replicas.wait_for_primary_beside(primary).await;
-        if replicas.all.iter().filter(|replica| replica.process.exit_status().is_none()).count() == 1 {
-            break;
-        }
+        replicas.restart(primary);
+        replicas.wait_ready().await;
     }
     replicas.granted("long", json!({"ttlSeconds": 1000})).await;
     replicas.granted("due", json!({"ttlSeconds": 4})).await;
