@@ -4,6 +4,9 @@
 //! They mostly wait, so all run at once; a filter, or `--test-threads=1`, makes them quieter neighbours.
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::print_stdout)]
 
+#[allow(dead_code, reason = "each test binary uses its part of the kit")]
+#[path = "../e2e/history.rs"]
+mod history;
 mod holder;
 mod outage;
 mod quiet;

@@ -13,7 +13,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use kube::{Api, api::PostParams};
-use lessor::api::{LessorStatus, lease};
+use lessor::api::{Lessor, LessorStatus, lease};
 use lessor_checker::{Checker, Figures, Request};
 use lessor_cluster::{
     Cluster, Process,
@@ -136,7 +136,7 @@ impl Replicas {
             running.all(|replica| replica.process.log().contains("ready:")).then_some(())
         })
         .await;
-        self.wait_for_primary().await;
+        self.primary_now().await;
     }
 
     /// The replica that is primary, as the `Lessor` has it.
@@ -150,7 +150,7 @@ impl Replicas {
 
     /// The status of the `Lessor`.
     pub(crate) async fn status(&self) -> Option<LessorStatus> {
-        self.lessors().get_opt(&self.lessor).await.ok()??.status
+        Api::<Lessor>::all(self.client.clone()).get_opt(&self.lessor).await.ok()??.status
     }
 
     /// Waits until another replica than this is primary, and answers which.
