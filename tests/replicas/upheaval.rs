@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, api::DeleteParams};
-use lessor::api::crd;
+use lessor::api::{Lease, Lessor, crd};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -26,9 +26,10 @@ pub(crate) async fn a_lessor_deleted_by_hand_comes_back_and_terms_go_on() {
     replicas.granted("long", json!({"ttlSeconds": 1000})).await;
     replicas.granted("due", json!({"ttlSeconds": 4})).await;
     let before = replicas.status().await.expect("a status");
-    replicas.lessors().delete(&replicas.lessor, &DeleteParams::default()).await.expect("a deletion");
+    let lessors: Api<Lessor> = Api::all(replicas.client.clone());
+    lessors.delete(&replicas.lessor, &DeleteParams::default()).await.expect("a deletion");
     let deleted = Instant::now();
-    replicas.wait_for_primary().await;
+    replicas.primary_now().await;
     let back = deleted.elapsed();
     replicas.wait_gone("due").await;
     // A lease that carries the earlier term can still be written.
@@ -54,7 +55,7 @@ pub(crate) async fn both_crds_deleted_at_once_hang_on_nothing() {
         replicas.lease_with_finalizer(&lease, json!({"ttlSeconds": 1000})).await;
     }
     for i in 0..LEASES {
-        replicas.wait_granted(&format!("lease-{i}")).await;
+        replicas.wait_lease(&format!("lease-{i}"), "is granted", Lease::is_granted).await;
     }
     let crds: Api<CustomResourceDefinition> = Api::all(replicas.client.clone());
     let deleted = Instant::now();
@@ -79,7 +80,7 @@ pub(crate) async fn both_crds_deleted_at_once_hang_on_nothing() {
     // Installed anew, everything works again, without a restart.
     let installed = Instant::now();
     install_crds(cluster.0).await;
-    replicas.wait_for_primary().await;
+    replicas.primary_now().await;
     let back = installed.elapsed();
     replicas.config_map("new", json!({"lessor.dev/lease": "new"}), &["a"]).await;
     within(2 * PATIENCE, "the kind lease is served", async || {
