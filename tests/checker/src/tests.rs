@@ -570,6 +570,7 @@ fn a_revoked_lease_is_not_released_before_its_keys_are_gone() {
     log.end("a");
     log.release("a");
     log.assert_broken(Promise::Complete, "key \"a\" of configmaps shop/keys was left");
+    log.sleep(1.0);
     log.remove_key("configmaps/keys", "a");
     assert_eq!(log.report().violations.len(), 2, "{}", log.report());
 }
