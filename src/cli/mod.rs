@@ -1,5 +1,6 @@
 //! What the `lessor` command can be told to do.
 
+mod attachable;
 mod crd;
 mod run;
 

@@ -25,6 +25,7 @@ impl Replica {
             Cause::Object(ref id, version) => self.object_answered(id, version, &flight, answer, now),
             Cause::Arbitration => self.arbitration_answered(&flight, &answer, now),
             Cause::Check(ref work) => self.check_answered(work, &flight, answer, now),
+            Cause::Kinds => self.kinds_answered(&answer, now),
         }
         self.follow_role(now);
     }
@@ -82,7 +83,7 @@ impl Replica {
             Refusal::Throttled(_) | Refusal::Failing(_) => {
                 tracing::debug!(lease = %place, ?doing, %refusal, "trying again");
             }
-            Refusal::Invalid(_) | Refusal::Forbidden(_) | Refusal::NoSuchKind => {
+            Refusal::Unremovable(_) | Refusal::Invalid(_) | Refusal::Forbidden(_) | Refusal::NoSuchKind => {
                 tracing::warn!(lease = %place, ?doing, %refusal, "request refused, trying again");
                 let note = format!("the API server refuses our write: {refusal}");
                 self.say_once(uid, "WriteRefused", || note);
@@ -139,14 +140,16 @@ impl Replica {
         self.writer.done(&work, result, retry, flight.sent_at, now.mono);
         match answer {
             Answer::Object(meta) => {
-                if let (false, Some(object)) = (reading, self.objects.get(id)) {
-                    self.out.notices.push(removed(id, object.uid, &flight.request));
+                if !reading {
+                    self.tell_removed(id, &flight.request, Some(&meta));
+                    self.removal_allowed(&id.kind, now);
                 }
                 self.see_object(id, &meta, now);
             }
             Answer::Gone => {
-                if let (false, Some(object)) = (reading, self.objects.get(id)) {
-                    self.out.notices.push(removed(id, object.uid, &flight.request));
+                if !reading {
+                    self.tell_removed(id, &flight.request, None);
+                    self.removal_allowed(&id.kind, now);
                 }
                 self.lose_object(id, Some(version), now);
             }
@@ -176,6 +179,7 @@ impl Replica {
                 object.stale = true;
                 None
             }
+            Refusal::Unremovable(message) => hinder("NotRemovable", message.clone(), None),
             Refusal::Invalid(message) if message.contains("immutable") => hinder(
                 "Immutable",
                 "it is immutable, so no key of it can be removed: delete it, or detach its keys".to_owned(),
@@ -185,7 +189,7 @@ impl Replica {
                 hinder("Refused", format!("the API server refuses: {message}"), backoff(60))
             }
             Refusal::Forbidden(message) => {
-                hinder("Forbidden", format!("the operator lacks a right: {message}"), backoff(60))
+                hinder(kinds::FORBIDDEN, format!("the operator lacks a right: {message}"), backoff(60))
             }
             Refusal::NoAnswer(_) => {
                 object.stale = true;
@@ -195,6 +199,7 @@ impl Replica {
                 hinder("Failing", refusal.to_string(), backoff(30))
             }
         };
+        let forbidden = hindrance.as_ref().is_some_and(|hindrance| hindrance.reason == kinds::FORBIDDEN);
         if let Some(hindrance) = hindrance {
             let news = object.hindrance.as_ref().is_none_or(|old| old.reason != hindrance.reason);
             let transient = matches!(hindrance.reason, "NoAnswer" | "Failing");
@@ -211,21 +216,32 @@ impl Replica {
             }
             object.hindrance = Some(hindrance);
         }
+        if forbidden {
+            self.removal_forbidden(id);
+        }
         let leases: Vec<Place> = self.objects.leases_of(id);
         self.touch_object(id, now);
         for place in leases {
             self.touch_place(&place, now);
         }
     }
-}
 
-fn removed(id: &ObjectId, uid: Uuid, request: &Request) -> Notice {
-    let note = match request {
-        Request::Remove { removal: Removal::Keys { keys, .. }, .. } => {
-            let keys: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
-            format!("removed {} with its lease", keys.join(", "))
-        }
-        _ => "removed with its lease".to_owned(),
-    };
-    Notice::normal(About::Object(id.clone(), uid), "Removed", note)
+    /// Tells what came of a removal; `left` is the object, if it is still there.
+    fn tell_removed(&mut self, id: &ObjectId, request: &Request, left: Option<&ObjectMeta>) {
+        let Some(object) = self.objects.get(id) else { return };
+        let (reason, note) = match request {
+            Request::Remove {
+                removal: Removal::Keys { keys, .. } | Removal::Members { keys, .. }, ..
+            } => {
+                let keys: Vec<&str> = keys.iter().map(Key::as_str).collect();
+                ("Removed", format!("removed {} with its lease", keys.join(", ")))
+            }
+            // Asked for, and not done before its finalizers are gone.
+            _ if left.is_some() => {
+                ("Removing", "goes with its lease, and waits for its finalizers".to_owned())
+            }
+            _ => ("Removed", "removed with its lease".to_owned()),
+        };
+        self.out.notices.push(Notice::normal(About::Object(id.clone(), object.uid), reason, note));
+    }
 }
