@@ -2,8 +2,10 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::print_stderr)]
 
 mod changes;
+mod failing;
 mod kinds;
 mod objects;
+mod rights;
 mod things;
 #[path = "../e2e/world.rs"]
 #[allow(dead_code, reason = "the end-to-end tests need more of it")]

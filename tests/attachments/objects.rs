@@ -122,7 +122,7 @@ async fn an_object_attached_to_fifty_leases_loses_each_key_with_its_own() {
     let annotations = json!({"lessor.dev/keys": Value::Object(keys).to_string()});
     maps.create(json!({"metadata": {"name": "shared", "annotations": annotations}, "data": data})).await;
     // Every second one ends.
-    let ttl = |number: usize| if number % 2 == 0 { 2 } else { 600 };
+    let ttl = |number: usize| if number.is_multiple_of(2) { 2 } else { 600 };
     join_all(
         leases
             .iter()
