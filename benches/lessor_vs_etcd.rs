@@ -3,7 +3,14 @@
 //! Both sides do the same things in the same order, with the same random ids; each figure is the best of several rounds. Every size is
 //! measured in a process of its own, ours by the program calling itself, etcd's by the Go program in `benches/etcd`.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used, clippy::expect_used, missing_docs)]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    missing_docs
+)]
 
 use std::{
     collections::BTreeMap,

@@ -25,16 +25,17 @@ impl Play {
     fn new() -> Self {
         let settings =
             Settings { identity: ME.to_owned(), min_ttl: Duration::from_secs(1), ..Settings::default() };
-        let kinds = [Arc::new(Kind::config_map())];
+        let kind = Arc::new(Kind::config_map());
         let mut play = Self {
-            replica: Replica::new(settings, &kinds),
+            replica: Replica::new(settings),
             mono: Duration::ZERO,
             heard: Duration::ZERO,
             version: 10,
             asked: Vec::new(),
             notices: Vec::new(),
         };
-        play.observe(Observation::Object(kinds[0].clone(), None, Seen::All(Default::default())));
+        play.observe(Observation::Kind(kind.to_string().into(), Ok(kind.clone())));
+        play.observe(Observation::Object(kind, None, Seen::All(Default::default())));
         play.observe(Observation::Lease(None, Seen::All(Default::default())));
         play
     }
