@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kube::core::Status;
+use kube::{core::Status, runtime::watcher};
 
 use crate::api::{attachment::Problem, lease::ENDED_MESSAGE};
 
@@ -104,15 +104,28 @@ impl Error {
             _ => Self::Failing(status.message),
         }
     }
+}
 
-    /// What an error of the library means.
-    pub(super) fn of_kube(error: kube::Error) -> Self {
+impl From<kube::Error> for Error {
+    fn from(error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => {
                 let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
                 Self::of_status(*status, (seconds > 0).then(|| Duration::from_secs(seconds.into())))
             }
             other => Self::NoAnswer(root_cause(&other)),
+        }
+    }
+}
+
+impl From<watcher::Error> for Error {
+    fn from(error: watcher::Error) -> Self {
+        match error {
+            watcher::Error::InitialListFailed(error)
+            | watcher::Error::WatchStartFailed(error)
+            | watcher::Error::WatchFailed(error) => error.into(),
+            watcher::Error::WatchError(status) => kube::Error::Api(status).into(),
+            watcher::Error::NoResourceVersion => Self::NoAnswer(error.to_string()),
         }
     }
 }

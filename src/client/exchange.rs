@@ -31,7 +31,7 @@ pub(super) async fn exchange<T: DeserializeOwned>(
 ) -> Result<Answer<T>, Error> {
     let sent = Moment::now();
     let answer = async {
-        let response = client.send(request.map(Body::from)).await.map_err(Error::of_kube)?;
+        let response = client.send(request.map(Body::from)).await.map_err(Error::from)?;
         let date = date_of(&response);
         let body = body_of(response).await?;
         let object = serde_json::from_slice(body.as_ref())
@@ -53,7 +53,7 @@ fn date_of(response: &Response<Body>) -> Option<Timestamp> {
 async fn body_of(response: Response<Body>) -> Result<impl AsRef<[u8]>, Error> {
     let code = response.status();
     let retry_after = response.headers().get(RETRY_AFTER).and_then(|text| text.to_str().ok()?.parse().ok());
-    let body = response.into_body().collect_bytes().await.map_err(Error::of_kube)?;
+    let body = response.into_body().collect_bytes().await.map_err(Error::from)?;
     if code.is_success() {
         return Ok(body);
     }

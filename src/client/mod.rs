@@ -56,7 +56,7 @@ pub use self::{
     grant::Grant,
     held::HeldLease,
     keep_alive::{Beat, KeepAlive, Lost, Pace},
-    reading::{Reading, State},
+    reading::{Listing, Reading, State},
 };
 use crate::api::Lease;
 

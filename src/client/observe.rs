@@ -22,7 +22,7 @@ pub(super) fn changes(
     let mut forbidden = false;
     watcher::watch_object(leases.api(), name)
         .backoff(watcher::DefaultBackoff::default())
-        .map(|change| change.map_err(of_watcher))
+        .map(|change| change.map_err(Error::from))
         .take_while(move |change| {
             let goes_on = !forbidden;
             forbidden =
@@ -66,15 +66,5 @@ pub(super) async fn until<T>(
             Err(_) => {}
         }
         tokio::time::sleep(READ_EVERY).await;
-    }
-}
-
-fn of_watcher(error: watcher::Error) -> Error {
-    match error {
-        watcher::Error::InitialListFailed(error)
-        | watcher::Error::WatchStartFailed(error)
-        | watcher::Error::WatchFailed(error) => Error::of_kube(error),
-        watcher::Error::WatchError(status) => Error::of_kube(kube::Error::Api(status)),
-        watcher::Error::NoResourceVersion => Error::NoAnswer(error.to_string()),
     }
 }

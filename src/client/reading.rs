@@ -30,6 +30,15 @@ pub struct Reading {
     pub now: Timestamp,
 }
 
+/// Leases, and the API server's clock when they were listed.
+#[derive(Clone, Debug)]
+pub struct Listing {
+    /// Each lease.
+    pub readings: Vec<Reading>,
+    /// The server's clock.
+    pub now: Timestamp,
+}
+
 /// The state of a lease, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
@@ -160,20 +169,35 @@ impl LeaseClient {
     ///
     /// # Errors
     /// What can go wrong with any request.
-    pub async fn list(&self, selector: &str, everywhere: bool) -> Result<Vec<Reading>, Error> {
-        let requests = Request::new(Lease::url_path(&(), (!everywhere).then_some(&self.namespace)));
+    pub async fn list(&self, selector: &str, everywhere: bool) -> Result<Listing, Error> {
         let mut params = ListParams::default().labels(selector).limit(PAGE);
         let mut readings = Vec::new();
         loop {
-            let answer: Answer<ObjectList<Lease>> =
-                self.exchange(requests.list(&params), self.timeout).await?;
+            let answer = self.list_page(&params, everywhere).await?;
             let now = server_time(&answer);
             readings.extend(answer.object.items.into_iter().map(|lease| Reading { lease, now }));
             match answer.object.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params = params.continue_token(&token),
-                None => return Ok(readings),
+                None => return Ok(Listing { readings, now }),
             }
         }
+    }
+
+    /// Asks for the API server's clock, by listing a lease of the namespace, or of all namespaces.
+    ///
+    /// # Errors
+    /// What can go wrong with any request.
+    pub async fn server_time(&self, everywhere: bool) -> Result<Timestamp, Error> {
+        Ok(server_time(&self.list_page(&ListParams::default().limit(1), everywhere).await?))
+    }
+
+    async fn list_page(
+        &self,
+        params: &ListParams,
+        everywhere: bool,
+    ) -> Result<Answer<ObjectList<Lease>>, Error> {
+        let requests = Request::new(Lease::url_path(&(), (!everywhere).then_some(&self.namespace)));
+        self.exchange(requests.list(params), self.timeout).await
     }
 }
 
