@@ -22,12 +22,6 @@ impl Budget {
         self.tokens = (self.tokens + passed * self.per_second).min(self.per_second.max(1.0));
     }
 
-    /// How many may be taken now.
-    pub fn available(&mut self, now: Duration) -> usize {
-        self.count(now);
-        self.tokens as usize
-    }
-
     /// Takes one, if there is one.
     pub fn take(&mut self, now: Duration) -> bool {
         self.count(now);

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::{
     hearing::Now,
     published::State,
-    record::{Place, Record, Recorded, from_millis},
+    record::{Place, Record, Recorded, from_millis, millis},
     settings::Settings,
     step::{Held, granted_ttl, seconds},
 };
@@ -29,6 +29,10 @@ pub struct Entry {
     pub stale: bool,
     /// The deadline that `status.expiryTime` stands for.
     pub published_deadline: Option<LeaseTime>,
+    /// Whether its deadline has come nearer since: a promise that must be corrected at once.
+    pub nearer: bool,
+    /// When it was granted, at the latest, if that's later than its status says: the answer to the grant came late.
+    pub granted_by: Option<i64>,
     /// When its status was last seen to be written.
     pub written_at: Option<Duration>,
     /// Until when it stays after its end.
@@ -56,6 +60,8 @@ pub struct Change {
     pub renewed: bool,
     /// Its end was committed since.
     pub ended: bool,
+    /// What is said about its release has changed since.
+    pub released: bool,
 }
 
 /// All leases.
@@ -106,9 +112,13 @@ impl Leases {
         if change.status_written {
             entry.written_at = Some(now.mono);
             entry.published_deadline = published_deadline(new, now);
+            entry.nearer = false;
+            entry.granted_by =
+                entry.granted_by.filter(|by| new.status.grant.is_some_and(|grant| grant.time < *by));
         }
         if new.status.has_ended() {
             change.ended = !old.status.has_ended();
+            change.released = old.status.released != new.status.released;
             if change.ended {
                 entry.linger_until = now.mono + settings.linger;
                 forget(&mut self.lessor, uid);
@@ -119,9 +129,11 @@ impl Leases {
             if new.status.is_granted() {
                 // Just granted: its time runs from now on, a little after the grant.
                 grant(&mut self.lessor, new, now, settings);
+                entry.granted_by = granted_by(new, now);
             }
             return change;
         }
+        let before = self.lessor.deadline(uid);
         change.renewed = old.is_renewed_by(new);
         if change.renewed {
             expect(
@@ -137,6 +149,9 @@ impl Leases {
         } else if old.suspend {
             expect(new, self.lessor.resume(uid, now.lease));
         }
+        if let (Some(before), Some(after)) = (before, self.lessor.deadline(uid)) {
+            entry.nearer |= after < before;
+        }
         change
     }
 
@@ -149,6 +164,8 @@ impl Leases {
         self.places.insert(record.place.clone(), uid);
         let entry = Entry {
             published_deadline: published_deadline(&record, now),
+            nearer: false,
+            granted_by: None,
             record,
             stale: false,
             written_at: None,
@@ -166,6 +183,11 @@ impl Leases {
     pub fn remove(&mut self, uid: Uuid, version: u64) -> Option<Entry> {
         let known = self.entries.get(&uid)?;
         if known.record.version > version { None } else { self.forget(uid) }
+    }
+
+    /// Stops the time of a lease that nobody can end.
+    pub fn shelve(&mut self, uid: Uuid) {
+        forget(&mut self.lessor, uid);
     }
 
     /// Forgets a lease.
@@ -348,9 +370,10 @@ fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: 
         // Since when it stands still is recorded nowhere.
         remaining = ttl;
     }
-    // On a start nobody knows how long holders couldn't renew.
+    // On a start nobody knows how long holders couldn't renew. A suspended lease lost nothing meanwhile.
     let grace = settings.start_grace.saturating_sub(now.mono);
-    expect(record, lessor.restore(record.uid, ttl.into(), remaining.max(grace), now.lease));
+    let remaining = if record.suspend { remaining } else { remaining.max(grace) };
+    expect(record, lessor.restore(record.uid, ttl.into(), remaining, now.lease));
     expect(record, lessor.set_end_by(record.uid, cap(record, now).map(|cap| cap.max(now.lease + grace))));
     if record.suspend {
         expect(record, lessor.suspend(record.uid, now.lease));
@@ -369,6 +392,13 @@ fn cap(record: &Record, now: &Now) -> Option<LeaseTime> {
 
 fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from).max(SignedDuration::ZERO)).unwrap_or(Duration::ZERO)
+}
+
+/// The time of a grant that was seen late, to be put in place of the one that was written when it was asked for: after a
+/// restart of all replicas the TTL counts from there.
+fn granted_by(record: &Record, now: &Now) -> Option<i64> {
+    let (grant, server) = (record.status.grant?, now.server?);
+    (elapsed(from_millis(grant.time), server) > RESOLUTION + RESOLUTION).then(|| millis(server))
 }
 
 /// The deadline that a published `expiryTime` stands for, as far as this machine's clock agrees with the writer's. It

@@ -8,6 +8,7 @@ use kube::{
     core::{PartialObjectMeta, Status},
 };
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::{
     attached::{ObjectId, Removal},
@@ -32,12 +33,17 @@ impl Server {
         Self { client, lessor: lessor.into() }
     }
 
-    /// Sends a request, and waits for its answer for `timeout` at most.
-    pub async fn send(&self, request: Request, timeout: Duration) -> Answer {
-        match tokio::time::timeout(timeout, self.exchange(request)).await {
+    /// Sends a request, and waits for its answer until `by` at most. After that nothing is sent any more: this process may
+    /// have been paused since the request was decided on.
+    pub async fn send(&self, request: Request, by: Instant) -> Answer {
+        let too_late = || Answer::Refused(Refusal::NoAnswer("none in time".to_owned()));
+        if Instant::now() >= by {
+            return too_late();
+        }
+        match tokio::time::timeout_at(by, self.exchange(request)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => refusal(error),
-            Err(_) => Answer::Refused(Refusal::NoAnswer(format!("none within {timeout:?}"))),
+            Err(_) => too_late(),
         }
     }
 
@@ -82,7 +88,7 @@ impl Server {
                 let preconditions = Preconditions { uid: Some(uid.to_string()), resource_version: None };
                 let params = DeleteParams::background().preconditions(preconditions);
                 let deleted = leases(&lease.namespace).delete(&lease.name, &params).await?;
-                deleted.either(|lease| Answer::Lease(Box::new(lease)), |_| Answer::Gone)
+                deleted.either(|lease| Answer::Lease(Box::new(lease)), |_| Answer::Deleted)
             }
             Request::ReadObject { object } => {
                 let meta = self.objects(&object).get_metadata(&object.place.name).await?;
@@ -93,7 +99,7 @@ impl Server {
                     Preconditions { uid: Some(uid.to_string()), resource_version: Some(version.to_string()) };
                 let params = DeleteParams::background().preconditions(preconditions);
                 let deleted = self.objects(&object).delete(&object.place.name, &params).await?;
-                deleted.either(|object| Answer::Object(Box::new(object.metadata)), |_| Answer::Gone)
+                deleted.either(|object| Answer::Object(Box::new(object.metadata)), |_| Answer::Deleted)
             }
             Request::Remove { object, removal: Removal::Keys { patch, .. } } => {
                 let api = self.objects(&object);

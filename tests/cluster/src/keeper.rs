@@ -28,18 +28,19 @@ while read -r word child; do
     stay) stay=yes ;;
     esac
 done
-if [ "$stay" ]; then
-    trap 'stay=' TERM
-    while [ "$stay" ]; do
-        sleep 3600 &
-        wait $!
-        kill $! 2>/dev/null
-    done
-fi
+[ "$stay" ] && trap 'stay=' TERM
+while [ "$stay" ]; do
+    sleep 1
+    # Nobody tells any longer who has ended, and their numbers will be given to others.
+    others=
+    for child in $children; do kill -0 -"$child" 2>/dev/null && others="$others $child"; done
+    children=$others
+done
 for child in $children; do kill -KILL -"$child" 2>/dev/null; done
+# Dead within milliseconds. Zombies that nobody has collected yet hold nothing, and are not waited for.
 tries=0
 for child in $children; do
-    while [ $tries -lt 50 ] && kill -0 -"$child" 2>/dev/null; do
+    while [ $tries -lt 10 ] && kill -0 -"$child" 2>/dev/null; do
         tries=$((tries + 1))
         sleep 0.1
     done

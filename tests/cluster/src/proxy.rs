@@ -11,7 +11,12 @@ mod forward;
 mod hold;
 mod link;
 
-use std::{net::SocketAddr, path::Path, path::PathBuf, sync::Arc};
+use std::{
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
@@ -19,8 +24,9 @@ use kube::{Client, Config};
 use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
+    runtime::{self, Runtime},
     sync::watch,
-    task::{JoinHandle, JoinSet},
+    task::JoinSet,
 };
 use tokio_rustls::{
     TlsAcceptor,
@@ -81,11 +87,14 @@ impl Seen {
 type Matching = Box<dyn Fn(&Seen) -> bool + Send + Sync>;
 
 /// A proxy for one client, made by [`Cluster::proxy`](crate::Cluster::proxy). It ends when it's dropped.
+///
+/// It has a thread of its own: a test that waits for a program without `await` doesn't stop it.
 #[derive(Debug)]
 pub struct Proxy {
     access: Access,
     state: Arc<State>,
-    task: JoinHandle<()>,
+    /// `None` once dropped.
+    runtime: Option<Runtime>,
 }
 
 /// What the connections of a proxy share.
@@ -101,7 +110,7 @@ struct State {
 impl Proxy {
     /// Listens on `listener` with the certificate `identity`, and forwards to the API server of `upstream`.
     pub(crate) fn start(
-        listener: TcpListener,
+        listener: std::net::TcpListener,
         identity: &Identity,
         upstream: &Config,
         access: Access,
@@ -113,9 +122,15 @@ impl Proxy {
             counts: Mutex::default(),
             holds: Mutex::default(),
         });
-        let acceptor = acceptor(identity).map_err(std::io::Error::other).doing(|| "starting a proxy")?;
-        let task = tokio::spawn(accept(listener, acceptor, Arc::clone(&state)));
-        Ok(Self { access, state, task })
+        let doing = || "starting a proxy";
+        let acceptor = acceptor(identity).map_err(io::Error::other).doing(doing)?;
+        let mut runtime = runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).thread_name("proxy").enable_all().build().doing(doing)?;
+        let inside = runtime.enter();
+        let listener = TcpListener::from_std(listener).doing(doing)?;
+        drop(inside);
+        runtime.spawn(accept(listener, acceptor, Arc::clone(&state)));
+        Ok(Self { access, state, runtime: Some(runtime) })
     }
 
     /// Where it listens.
@@ -186,15 +201,22 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Some(runtime) = self.runtime.take() {
+            // Without waiting, which isn't allowed in async tests.
+            runtime.shutdown_background();
+        }
     }
 }
 
 /// A listener for [`Proxy::start`], and its address.
-pub(crate) async fn listen() -> Result<(TcpListener, SocketAddr), Error> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await;
-    let listener = listener.and_then(|listener| Ok((listener.local_addr()?, listener)));
-    listener.map(|(address, listener)| (listener, address)).doing(|| "listening on 127.0.0.1")
+pub(crate) fn listen() -> Result<(std::net::TcpListener, SocketAddr), Error> {
+    let listen = || -> io::Result<_> {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    };
+    listen().doing(|| "listening on 127.0.0.1")
 }
 
 fn acceptor(identity: &Identity) -> Result<TlsAcceptor, Box<dyn std::error::Error + Send + Sync>> {
@@ -234,7 +256,7 @@ async fn serve(stream: TcpStream, acceptor: TlsAcceptor, state: Arc<State>) {
             .half_close(true)
             .serve_connection(stream, service)
             .await;
-        served.map_err(std::io::Error::other)
+        served.map_err(io::Error::other)
     };
     tokio::select! {
         // Cut connections and clients that go away end here with errors; both are what a proxy for faults is for.

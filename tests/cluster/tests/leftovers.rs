@@ -54,22 +54,29 @@ async fn holder() -> Result<(), Error> {
     panic!("as asked");
 }
 
+/// The holder, and the directory of its cluster.
 fn start_holder() -> (Child, PathBuf) {
-    let mut holder = Command::new(env::current_exe().expect("this test's binary"))
+    let (output, writer) = io::pipe().expect("a pipe");
+    let mut command = Command::new(env::current_exe().expect("this test's binary"));
+    command
         .args(["--exact", "holder", "--ignored", "--nocapture"])
         .stdin(Stdio::piped())
-        .stderr(Stdio::null())
+        .stdout(writer.try_clone().expect("a pipe"))
+        .stderr(writer)
         // As a shell starts what runs in the foreground, and gets Ctrl-C.
-        .process_group(0)
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("this test's binary can be run");
-    let mut lines = BufReader::new(holder.stdout.as_mut().expect("a pipe")).lines();
-    let directory = lines
-        .by_ref()
-        .map_while(Result::ok)
-        .find_map(|line| Some(PathBuf::from(line.split_once("holds ")?.1)))
-        .expect("the holder starts a cluster");
+        .process_group(0);
+    let holder = command.spawn().expect("this test's binary can be run");
+    // It has the writing ends, and without it the pipe never ends.
+    drop(command);
+    let mut said = String::new();
+    let mut lines = BufReader::new(output).lines().map_while(Result::ok);
+    let directory = lines.by_ref().find_map(|line| {
+        said += &(line.clone() + "\n");
+        Some(PathBuf::from(line.split_once("holds ")?.1))
+    });
+    let directory = directory.unwrap_or_else(|| panic!("the holder should start a cluster: {said}"));
+    // Whatever it prints later must not block or kill it.
+    std::thread::spawn(move || lines.count());
     assert!(processes_of(&directory).len() >= 4, "etcd, API server, program and keeper run");
     (holder, directory)
 }

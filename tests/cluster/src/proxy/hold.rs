@@ -14,14 +14,11 @@ impl Hold {
     /// Waits until the first request has come to the hold.
     pub async fn reached(&self) -> Seen {
         let mut held = self.0.held.subscribe();
-        loop {
-            if let Some(first) = held.borrow_and_update().first() {
-                return first.clone();
-            }
-            if held.changed().await.is_err() {
-                // The sender is a field of what `self` points to.
-                std::future::pending::<()>().await;
-            }
+        let first = held.wait_for(|held| !held.is_empty()).await.ok().and_then(|held| held.first().cloned());
+        match first {
+            Some(seen) => seen,
+            // The sender is a field of what `self` points to, so it's never gone.
+            None => std::future::pending().await,
         }
     }
 
