@@ -2,13 +2,18 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use kube::api::{Patch, PatchParams};
-use lessor::client::{Beat, Error, Grant, HeldLease, KeepAlive, LeaseClient, Lost, Moment, Pace};
+use lessor::{
+    client::{Beat, Error, Grant, HeldLease, KeepAlive, LeaseClient, Lost, Moment, Pace},
+    operator::run::AGENT,
+};
 use lessor_cluster::proxy::Proxy;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use crate::world::{PATIENCE, World, holder, until};
+use crate::{
+    rights,
+    world::{PATIENCE, World, until},
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -57,17 +62,22 @@ async fn a_lease_that_is_kept_alive_lives_until_its_holder_revokes_it() {
 async fn a_renewal_costs_one_request_and_a_holder_one_watch() {
     let world = World::new("requests").await;
     let _operator = world.primary(&[]).await;
-    let mut alive = granted(&world, "thrifty", 3).await.keep_alive();
-    let renewed = async {
-        while !matches!(alive.next().await, Some(Beat::Renewed { renewals: 6, .. })) {}
-    };
+    let held = granted(&world, "thrifty", 3).await;
+    let mark = world.mark();
+    let mut alive = held.keep_alive();
+    let renewed = async { while !matches!(alive.next().await, Some(Beat::Renewed { renewals: 6, .. })) {} };
     timeout(PATIENCE, renewed).await.expect("renewals");
     drop(alive);
-    let audit = world.audit();
-    // What the test itself and the operator ask is told apart by what writes and watches of holders look like.
-    let count = |verb: &str| audit.clone().filter(|entry| entry.verb == verb && entry.name == "thrifty" && entry.subresource.is_empty() && !entry.user_agent.starts_with("lessor")).len();
-    eprintln!("patches: {}", count("patch"));
-    assert_eq!(count("patch"), 6);
+    let ours = world.audit(mark).filter(|entry| !entry.user_agent.starts_with(AGENT));
+    let count = |verb: &str| {
+        let stage = if verb == "watch" { "ResponseStarted" } else { "ResponseComplete" };
+        ours.clone()
+            .filter(|entry| entry.verb == verb && entry.stage == stage && entry.resource == "leases")
+            .len()
+    };
+    let counts = ["patch", "list", "watch", "get"].map(count);
+    eprintln!("6 renewals: {counts:?} patches, lists, watches and reads");
+    assert_eq!(counts, [6, 1, 1, 0]);
 }
 
 #[tokio::test]
@@ -117,7 +127,7 @@ async fn a_revoke_is_told_at_once() {
     let _operator = world.primary(&[]).await;
     let alive = granted(&world, "revoked", 600).await.keep_alive();
     sleep(SECOND).await;
-    world.leases().delete("revoked", &Default::default()).await.expect("a revoke");
+    world.revoke("revoked").await;
     let revoked = Moment::now();
     let lost = lost(&alive).await;
     eprintln!("told after {:?}: {lost}", revoked.elapsed());
@@ -131,7 +141,7 @@ async fn without_a_watch_a_revoke_is_told_by_the_next_renewal() {
     let _operator = world.primary(&[]).await;
     let held = granted(&world, "unwatched", 6).await;
     let alive = KeepAlive::start(held, Pace::default().without_watch());
-    world.leases().delete("unwatched", &Default::default()).await.expect("a revoke");
+    world.revoke("unwatched").await;
     let lost = lost(&alive).await;
     assert!(matches!(lost, Lost::Ended | Lost::Gone), "{lost:?}");
 }
@@ -144,7 +154,7 @@ async fn a_renewal_that_comes_late_renews_no_other_lease_of_the_same_name() {
     let hold = proxy.hold_request(|request| request.is("PATCH", "/leases/same"));
     let renewing = tokio::spawn(async move { held.renew().await });
     timeout(PATIENCE, hold.reached()).await.expect("a renewal under way");
-    world.leases().delete("same", &Default::default()).await.expect("a revoke");
+    world.revoke("same").await;
     world.wait_gone("same").await;
     world.granted("same", json!({"ttlSeconds": 60})).await;
     hold.release();
@@ -177,8 +187,7 @@ async fn a_shorter_ttl_that_somebody_sets_is_kept_up_with() {
     let _operator = world.primary(&[]).await;
     let alive = granted(&world, "shorter", 600).await.keep_alive();
     sleep(SECOND).await;
-    let patch = json!({"spec": {"ttlSeconds": 2}});
-    world.leases().patch("shorter", &holder(), &Patch::Merge(patch)).await.expect("a patch");
+    world.change("shorter", json!({"ttlSeconds": 2})).await.expect("a patch");
     sleep(8 * SECOND).await;
     assert!(alive.is_alive());
     assert_eq!(alive.held().ttl(), 2 * SECOND);
@@ -191,8 +200,7 @@ async fn a_renew_time_of_the_future_hinders_no_renewal() {
     let _operator = world.primary(&[]).await;
     let alive = granted(&world, "future", 2).await.keep_alive();
     // What a holder finds whose clock was set back.
-    let patch = json!({"spec": {"renewTime": "2099-12-31T23:59:59.999999Z"}});
-    world.leases().patch("future", &holder(), &Patch::Merge(patch)).await.expect("a patch");
+    world.change("future", json!({"renewTime": "2099-12-31T23:59:59.999999Z"})).await.expect("a patch");
     sleep(6 * SECOND).await;
     assert!(alive.is_alive());
     assert!(!world.leases().get("future").await.expect("the lease").is_ended());
@@ -262,8 +270,7 @@ async fn a_grant_that_takes_longer_than_the_ttl_leaves_a_lease_that_lives() {
 async fn rights_to_make_read_and_patch_leases_are_enough_to_hold_one() {
     let world = World::new("rights").await;
     let _operator = world.primary(&[]).await;
-    world.allow("holder", &[("lessor.dev", "leases", &["create", "get", "patch"])]).await;
-    let client = world.cluster.service_account_client(&world.namespace, "holder").await.expect("a client");
+    let client = rights::client(&world, "holder", &[("leases", &["create", "get", "patch"])]).await;
     let leases = LeaseClient::new(client, &world.namespace);
     let held = leases.grant(&Grant::new("modest", 2 * SECOND)).await.expect("a grant");
     let alive = held.keep_alive();
@@ -291,8 +298,7 @@ async fn time_runs_on_for_a_lease_whose_spec_somebody_else_writes() {
     let world = World::new("edited").await;
     let _operator = world.primary(&[]).await;
     let mut held = granted(&world, "edited", 2).await;
-    let patch = json!({"spec": {"holder": "somebody"}});
-    world.leases().patch("edited", &PatchParams::default(), &Patch::Merge(patch)).await.expect("a patch");
+    world.change("edited", json!({"holder": "somebody"})).await.expect("a patch");
     world.wait_ended("edited").await;
     assert!(held.deadline().is_past());
     let error = held.renew().await.expect_err("it's over");

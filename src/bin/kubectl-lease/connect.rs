@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use http::{HeaderValue, header::USER_AGENT};
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
@@ -13,6 +14,9 @@ use crate::{
     duration,
     failure::{Failure, OTHER, Outcome},
 };
+
+/// What this program calls itself.
+const AGENT: &str = concat!("kubectl-lease/", env!("CARGO_PKG_VERSION"));
 
 /// Flags that kubectl has too.
 #[derive(Args, Debug, Default)]
@@ -65,6 +69,7 @@ impl Connection {
         let mut config = self.config().await.map_err(|error| failed(&*error))?;
         // Retries are decided where it's known how long the lease still lives.
         config.default_retry = false;
+        config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
         if let Some(user) = &self.impersonate {
             config.auth_info.impersonate = Some(user.clone());
         }
