@@ -1,13 +1,15 @@
 //! `kubectl lease completion`, and what shells and kubectl ask while somebody types.
 
-use std::time::Duration;
+use std::{process::ExitCode, time::Duration};
 
 use clap::{Arg, Args as ClapArgs, Command, CommandFactory, Parser, ValueEnum};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{Api, api::ListParams, config::Kubeconfig, core::PartialObjectMeta};
 
-use crate::{Cli, connect::Connection, failure::Outcome, output::Screen};
+use crate::{Cli, failure::Outcome, output::Screen};
 
+/// The word in front of what kubectl wants to be completed.
+pub(crate) const ASK: &str = "__complete";
 /// How long somebody who types is kept waiting.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How many names are offered.
@@ -44,14 +46,6 @@ enum Shell {
     Fish,
 }
 
-/// What kubectl asks: all words, the last one being typed.
-#[derive(ClapArgs, Debug)]
-#[command(disable_help_flag = true)]
-pub(crate) struct CompleteArgs {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    words: Vec<String>,
-}
-
 /// Prints a script.
 pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
     let shell = match args.shell {
@@ -73,18 +67,20 @@ pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
 }
 
 /// Prints what could stand in the place of the last word, in the form that kubectl reads.
-pub(crate) async fn complete(args: CompleteArgs, connection: &Connection, screen: &mut Screen) -> Outcome {
+pub(crate) async fn complete(words: Vec<String>) -> Outcome<ExitCode> {
     let (typed, before) =
-        args.words.split_last().map_or(("", &[][..]), |(typed, before)| (typed.as_str(), before));
-    for (candidate, about) in candidates(typed, before, connection).await {
+        words.split_last().map_or(("", &[][..]), |(typed, before)| (typed.as_str(), before));
+    let screen = &mut Screen::new();
+    for (candidate, about) in candidates(typed, before).await {
         if candidate.starts_with(typed) {
             screen.line(format!("{candidate}\t{about}"))?;
         }
     }
-    Ok(screen.line(NO_FILES)?)
+    screen.line(NO_FILES)?;
+    Ok(ExitCode::SUCCESS)
 }
 
-async fn candidates(typed: &str, before: &[String], connection: &Connection) -> Vec<(String, String)> {
+async fn candidates(typed: &str, before: &[String]) -> Vec<(String, String)> {
     let mut root = Cli::command();
     root.build();
     let place = Place::find(&root, before);
@@ -98,7 +94,7 @@ async fn candidates(typed: &str, before: &[String], connection: &Connection) -> 
                 .map(|value| (value.get_name().to_owned(), about(value.get_help())))
                 .collect();
         }
-        return named(flag.get_id().as_str(), before, connection).await;
+        return named(flag.get_id().as_str(), before).await;
     }
     if typed.starts_with('-') {
         return place.flags();
@@ -107,9 +103,9 @@ async fn candidates(typed: &str, before: &[String], connection: &Connection) -> 
         None => subcommands(&root),
         // Behind the name of the lease come objects; the kinds that everybody attaches are offered.
         Some(command) if ["attach", "detach"].contains(&command.get_name()) && place.positionals > 0 => {
-            named("config map", before, connection).await
+            named("config map", before).await
         }
-        Some(command) if takes_lease(command, place.positionals) => named("lease", before, connection).await,
+        Some(command) if takes_lease(command, place.positionals) => named("lease", before).await,
         Some(_) => Vec::new(),
     }
 }
@@ -182,11 +178,11 @@ fn takes_lease(command: &Command, positionals: usize) -> bool {
 }
 
 /// Names that the cluster or the kubeconfig has; none if asking takes too long or fails: nobody is there to be told.
-async fn named(what: &str, before: &[String], connection: &Connection) -> Vec<(String, String)> {
-    tokio::time::timeout(PATIENCE, ask(what, before, connection)).await.ok().flatten().unwrap_or_default()
+async fn named(what: &str, before: &[String]) -> Vec<(String, String)> {
+    tokio::time::timeout(PATIENCE, ask(what, before)).await.ok().flatten().unwrap_or_default()
 }
 
-async fn ask(what: &str, before: &[String], connection: &Connection) -> Option<Vec<(String, String)>> {
+async fn ask(what: &str, before: &[String]) -> Option<Vec<(String, String)>> {
     let plain = |names: Vec<String>| names.into_iter().map(|name| (name, String::new())).collect();
     let kubeconfig = || Kubeconfig::from_env().ok().flatten().or_else(|| Kubeconfig::read().ok());
     match what {
@@ -202,8 +198,7 @@ async fn ask(what: &str, before: &[String], connection: &Connection) -> Option<V
     // The flags that stand before decide which cluster and namespace are meant.
     let words =
         ["kubectl-lease".to_owned()].into_iter().chain(connection_flags(before)).chain(["status".to_owned()]);
-    let parsed = Cli::try_parse_from(words).ok();
-    let session = parsed.as_ref().map_or(connection, |cli| &cli.connection).open().await.ok()?;
+    let session = Cli::try_parse_from(words).ok()?.connection.open().await.ok()?;
     let params = ListParams::default().limit(MOST);
     match what {
         "namespace" => {
@@ -257,7 +252,7 @@ mod tests {
     async fn offered(words: &[&str]) -> Vec<String> {
         let (typed, before) = words.split_last().unwrap();
         let before: Vec<String> = before.iter().map(|word| (*word).to_owned()).collect();
-        let found = candidates(typed, &before, &Connection::default()).await;
+        let found = candidates(typed, &before).await;
         found.into_iter().map(|(word, _)| word).filter(|word| word.starts_with(typed)).collect()
     }
 

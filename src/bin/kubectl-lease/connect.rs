@@ -19,7 +19,7 @@ use crate::{
 const AGENT: &str = concat!("kubectl-lease/", env!("CARGO_PKG_VERSION"));
 
 /// Flags that kubectl has too.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Debug)]
 pub(crate) struct Connection {
     /// The namespace. Default: that of the kubeconfig's context
     #[arg(long, short, global = true, value_name = "NAME", help_heading = "Cluster")]

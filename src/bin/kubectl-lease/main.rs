@@ -70,13 +70,16 @@ enum Command {
     Watch(watch::Args),
     Status(status::Args),
     Completion(completion::Args),
-    #[command(name = "__complete", hide = true)]
-    Complete(completion::CompleteArgs),
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match start(cli) {
+    let mut words = std::env::args().skip(1);
+    let outcome = match words.next().as_deref() {
+        // What follows is somebody else's command line, half typed.
+        Some(completion::ASK) => start(completion::complete(words.collect())),
+        _ => start(perform(Cli::parse())),
+    };
+    match outcome {
         Ok(code) => code,
         Err(failure) => {
             failure.report();
@@ -85,13 +88,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(cli: Cli) -> Outcome<ExitCode> {
+fn start(work: impl Future<Output = Outcome<ExitCode>>) -> Outcome<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|error| Failure::new(OTHER, format!("can't start: {error}")))?;
-    let outcome = runtime.block_on(perform(cli));
+    let outcome = runtime.block_on(work);
     // Whatever still runs is a request that nobody waits for any more.
     runtime.shutdown_background();
     outcome
@@ -114,7 +117,6 @@ async fn perform(cli: Cli) -> Outcome<ExitCode> {
         Command::Watch(args) => watch::run(args, &connection.open().await?, screen).await?,
         Command::Status(args) => status::run(args, &connection.open().await?, screen).await?,
         Command::Completion(args) => completion::run(args, screen)?,
-        Command::Complete(args) => completion::complete(args, connection, screen).await?,
     }
     Ok(ExitCode::SUCCESS)
 }

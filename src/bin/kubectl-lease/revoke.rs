@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Args as ClapArgs;
-use lessor::client::Reading;
+use lessor::client::{Error, Reading};
 
 use crate::{
     connect::Session,
@@ -108,7 +108,13 @@ async fn agreed(args: &Args, session: &Session, screen: &mut Screen, leases: &[R
 
 async fn revoke(args: &Args, session: &Session, screen: &mut Screen, reading: &Reading) -> Outcome {
     let name = name_of(&reading.lease);
-    session.leases.revoke(name, reading.lease.metadata.uid.as_deref()).await?;
+    match session.leases.revoke(name, reading.lease.metadata.uid.as_deref()).await {
+        // It was there a moment ago; a conflict means that another has its name by now.
+        Err(Error::NotFound(_) | Error::Conflict(_)) => {
+            return Ok(screen.line(format!("{} is gone already", full_name(name)))?);
+        }
+        revoked => revoked?,
+    }
     let what = if reading.state().has_ended() { "deleted; it had ended before" } else { "revoked" };
     screen.line(format!("{} {what}", full_name(name)))?;
     if !args.wait {
