@@ -10,6 +10,7 @@ mod plugin;
 mod rights;
 mod running;
 mod terminal;
+mod transcripts;
 #[allow(dead_code, reason = "each test binary uses its part of the kit")]
 #[path = "../e2e/world.rs"]
 mod world;
