@@ -7,6 +7,7 @@ mod attachments;
 mod history;
 mod holders;
 mod plugin;
+mod programs;
 mod rights;
 mod running;
 mod terminal;
