@@ -176,6 +176,39 @@ async fn a_missing_right_is_told_with_the_role_that_has_it() {
 }
 
 #[tokio::test]
+async fn the_standard_roles_view_and_edit_include_leases() {
+    let world = World::new("roles").await;
+    let _operator = world.primary(&[]).await;
+    world.config_map("shared", json!({}), &["a"]).await;
+    let roles = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/roles.yaml");
+    let applied = run(kubectl_with_plugins(&world).await(&["apply", "-f", roles])).await;
+    assert_eq!(applied.code, Some(0), "{applied:?}");
+    let viewer = rights::kubeconfig_of_role(&world, "view").await;
+    let editor = rights::kubeconfig_of_role(&world, "edit").await;
+    let lease = async |kubeconfig: &Path, args: &[&str]| run(command_with(kubeconfig, &world, args)).await;
+
+    let grant = ["grant", "mine", "--ttl", "1h", "--attach", "cm/shared:a"];
+    let granted = until("the roles have joined the standard ones", async || {
+        Some(lease(&editor, &grant).await).filter(|ran| ran.code != Some(5))
+    })
+    .await;
+    assert_eq!(granted.code, Some(0), "{granted:?}");
+    for allowed in [&["list"][..], &["ttl", "mine", "--attachments"], &["status"]] {
+        let ran = lease(&viewer, allowed).await;
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+    for refused in
+        [&["renew", "mine"][..], &["revoke", "mine"], &["grant", "other", "--ttl", "1h"], &["list", "-A"]]
+    {
+        let ran = lease(&viewer, refused).await;
+        assert_eq!(ran.code, Some(5), "{ran:?}");
+    }
+    let revoked = lease(&editor, &["revoke", "mine"]).await;
+    assert_eq!(revoked.code, Some(0), "{revoked:?}");
+    assert!(world.keys("shared").await.is_empty());
+}
+
+#[tokio::test]
 async fn an_api_server_that_is_away_is_told_and_waited_for_while_the_lease_lives() {
     let world = World::new("away").await;
     let _operator = world.primary(&[]).await;

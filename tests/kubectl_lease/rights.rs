@@ -37,28 +37,39 @@ async fn allow(world: &World, name: &str, rules: Rules<'_>) {
         verbs: strings(verbs),
         ..PolicyRule::default()
     };
-    let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
-    let role = Role { metadata: metadata.clone(), rules: Some(rules.iter().map(rule).collect()) };
+    let role = Role { metadata: named(name), rules: Some(rules.iter().map(rule).collect()) };
+    let roles = Api::namespaced(world.client.clone(), &world.namespace);
+    roles.create(&PostParams::default(), &role).await.expect("a role");
+    bind(world, name, "Role", name).await;
+}
+
+async fn bind(world: &World, account: &str, kind: &str, role: &str) {
     let binding = RoleBinding {
-        metadata,
+        metadata: named(account),
         role_ref: RoleRef {
             api_group: Some("rbac.authorization.k8s.io".to_owned()),
-            kind: "Role".to_owned(),
-            name: name.to_owned(),
+            kind: kind.to_owned(),
+            name: role.to_owned(),
         },
         subjects: Some(vec![Subject {
             kind: "ServiceAccount".to_owned(),
-            name: name.to_owned(),
+            name: account.to_owned(),
             namespace: Some(world.namespace.clone()),
             ..Subject::default()
         }]),
     };
-    let params = PostParams::default();
-    Api::namespaced(world.client.clone(), &world.namespace).create(&params, &role).await.expect("a role");
-    Api::namespaced(world.client.clone(), &world.namespace)
-        .create(&params, &binding)
-        .await
-        .expect("a binding");
+    let bindings = Api::namespaced(world.client.clone(), &world.namespace);
+    bindings.create(&PostParams::default(), &binding).await.expect("a binding");
+}
+
+fn named(name: &str) -> ObjectMeta {
+    ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }
+}
+
+/// A kubeconfig of a service account that has this role in the world's namespace.
+pub(crate) async fn kubeconfig_of_role(world: &World, role: &str) -> PathBuf {
+    bind(world, role, "ClusterRole", role).await;
+    world.cluster.service_account_kubeconfig(&world.namespace, role).await.expect("a kubeconfig")
 }
 
 /// The authorizer learns of a role a moment later.
