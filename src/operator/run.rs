@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, future::Future, net::SocketAddr, time::Duration};
 
+use http::{HeaderValue, header::USER_AGENT};
 use kube::{Client, Config, client::ClientBuilder};
 use thiserror::Error;
 use tokio::{
@@ -20,6 +21,8 @@ use super::{
     watches,
 };
 
+/// What a replica calls itself when it asks the API server.
+pub const AGENT: &str = concat!("lessor/", env!("CARGO_PKG_VERSION"));
 /// How many observations may wait. More would only be older.
 const OBSERVATIONS: usize = 1024;
 /// How many are taken in before the replica acts on them.
@@ -46,13 +49,15 @@ pub enum Error {
     Ended,
 }
 
-/// A client that listens for signs of life, and doesn't retry by itself.
+/// A client that says who it is, listens for signs of life, and doesn't retry by itself.
 ///
 /// # Errors
 /// [`Error::Client`]
 pub fn client(mut config: Config, hearing: &Hearing) -> Result<Client, Error> {
     // A write that the library sends again later isn't the one that was decided on.
     config.default_retry = false;
+    // The library names nobody, and an audit log or a server under load should tell who asks.
+    config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
     let builder = ClientBuilder::try_from(config).map_err(Error::Client)?;
     Ok(builder.with_layer(hearing).build())
 }

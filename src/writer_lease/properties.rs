@@ -1,6 +1,7 @@
-//! What holds for several writers together, whatever goes wrong. The simulation itself checks at every step that no two
-//! writers run under one term, that none runs after its lease has lapsed, that no key runs twice at once, that a
-//! follower waits and gives its head start, and that a machine wakes exactly when it has something to do.
+//! What holds for several writers together, whatever goes wrong. The simulation itself checks at every step
+//! that no two writers run under one term, that none runs after its lease has lapsed, that no key runs twice
+//! at once, that a follower waits and gives its head start, and that a machine wakes exactly when it has
+//! something to do.
 
 use std::time::Duration;
 
@@ -84,7 +85,11 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_goes_wrong_the_work_is_done_and_then_nobody_writes(plan in troubled()) {
+    fn whatever_goes_wrong_the_work_is_done_and_then_nobody_writes(
+        mut plan in troubled(),
+        deletions in vec(millis(0..LAST_FAULT), 0..4),
+    ) {
+        plan.faults.extend(deletions.into_iter().map(|at| (at, 0, Fault::Delete)));
         let history = run(&plan);
         for (key, due) in (0..).zip(&plan.works) {
             let done = history.done.get(&key);

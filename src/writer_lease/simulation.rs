@@ -1,5 +1,5 @@
-//! A world of writers around a server, with clocks that disagree and everything that may go wrong, on simulated time.
-//! It plays the shell for each machine, and checks at every step what must always hold.
+//! A world of writers around a server, with clocks that disagree and everything that may go wrong, on
+//! simulated time. It plays the shell for each machine, and checks at every step what must always hold.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,6 +24,9 @@ pub(super) enum Fault {
     Deaf { length: Duration },
     /// The server answers nobody for so long.
     Outage { length: Duration },
+    /// Somebody deletes the arbitration object. Who starts afterwards may claim a term that has been, if no
+    /// object carries it: from here on that isn't checked.
+    Delete,
 }
 
 /// What a world is made of.
@@ -143,8 +146,8 @@ struct Replica {
     /// When it will be polled next if nothing happens.
     wakes: Option<Duration>,
     pending: BTreeMap<u64, (Request, Duration)>,
-    /// What the checks know about it, on its own clock: when its last accepted write of each term was sent, and when it
-    /// last heard of another's.
+    /// What the checks know about it, on its own clock: when its last accepted write of each term was sent,
+    /// and when it last heard of another's.
     accepted: BTreeMap<Term, Duration>,
     heard: Option<Duration>,
     highest: Term,
@@ -163,6 +166,7 @@ pub(super) struct World {
     object: Record,
     terms: BTreeMap<u32, Term>,
     outage_until: Duration,
+    deleted: bool,
     /// Who ran under which term.
     ran: BTreeMap<Term, u64>,
     history: History,
@@ -181,6 +185,7 @@ pub(super) fn run(plan: &Plan) -> History {
         object: Record { holder: None, term: 0, version: 0 },
         terms: BTreeMap::new(),
         outage_until: Duration::ZERO,
+        deleted: false,
         ran: BTreeMap::new(),
         history: History::default(),
     };
@@ -265,7 +270,7 @@ impl World {
         }
     }
 
-    // --- Replicas --------------------------------------------------------------------------------------------------
+    // --- Replicas --------------------------------------------------------------------------------
 
     fn start(&mut self, index: usize) {
         self.names += 1;
@@ -338,6 +343,11 @@ impl World {
                     self.at(until, Occurrence::To(index, name, Event::Heard));
                 }
             }
+            Fault::Delete => {
+                self.deleted = true;
+                self.object = Record { holder: None, term: 0, version: self.object.version + 1 };
+                self.spread(News::Arbitrated(self.object));
+            }
             Fault::Outage { length } => {
                 let until = self.now + length;
                 self.outage_until = self.outage_until.max(until);
@@ -389,7 +399,7 @@ impl World {
         let (what, patience) = match action {
             Action::Run { key, term, until, .. } => {
                 let ran = *self.ran.entry(term).or_insert(replica.name);
-                assert_eq!(ran, replica.name, "two ran under term {term}");
+                assert!(ran == replica.name || self.deleted, "two ran under term {term}");
                 let lapses = replica.accepted.get(&term).map(|sent| *sent + LEASE);
                 assert!(lapses.is_some_and(|at| local < at), "ran after its lease had lapsed");
                 assert_eq!(lapses, Some(until), "the request would be cut off at another time");
@@ -522,7 +532,7 @@ impl World {
         }
     }
 
-    // --- The server ------------------------------------------------------------------------------------------------
+    // --- The server ------------------------------------------------------------------------------
 
     fn serve(&mut self, name: u64, what: Request) -> Answer {
         let object = self.object;

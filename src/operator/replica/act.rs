@@ -123,7 +123,8 @@ impl Replica {
             }
             Step::Act(Act::Grant(status)) => (Doing::Grant, write(status)),
             Step::Act(Act::End(status)) => {
-                (Doing::End(deadline.filter(|_| status.state() == Some(State::Expired))), write(status))
+                let deadline = deadline.filter(|_| status.state() == Some(State::Expired));
+                (Doing::End(deadline, status.attached.unwrap_or_default()), write(status))
             }
             Step::Act(Act::Publish(status)) => {
                 let warned = |status: &Published| status.expiring.is_some_and(|(expiring, _)| expiring);

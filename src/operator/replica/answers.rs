@@ -44,7 +44,9 @@ impl Replica {
         }
         let (result, retry) = match &answer {
             Answer::Lease(_) if doing == Doing::Read => (WorkResult::None, false),
-            Answer::Lease(_) | Answer::Object(_) | Answer::Lessor(_) => (WorkResult::Extend, false),
+            Answer::Lease(_) | Answer::Object(_) | Answer::Lessor(_) | Answer::Deleted => {
+                (WorkResult::Extend, false)
+            }
             Answer::Gone => (WorkResult::None, false),
             Answer::Refused(refusal) => {
                 self.lease_refused(uid, doing, refusal);
@@ -57,18 +59,27 @@ impl Replica {
                 if doing != Doing::Read {
                     self.tell(uid, doing, now);
                 }
-                self.see_lease(&lease, now);
+                if is_gone(&lease) {
+                    self.bury_lease(uid, now);
+                } else {
+                    self.see_lease(&lease, now);
+                }
             }
-            Answer::Gone => {
+            Answer::Deleted | Answer::Gone => {
                 if doing == Doing::Delete {
                     self.tell(uid, doing, now);
                 }
-                let version = self.leases.get(&uid).map(|entry| entry.record.version).unwrap_or_default();
-                self.lose_lease(uid, version, now);
+                self.bury_lease(uid, now);
             }
             _ if retry => {}
             _ => self.touch_lease(uid, now),
         }
+    }
+
+    /// An answer says that a lease is gone, whatever the watch still shows.
+    fn bury_lease(&mut self, uid: Uuid, now: &Now) {
+        self.leases.bury(uid);
+        self.lose_lease(uid, Version::MAX, now);
     }
 
     pub(super) fn lease_refused(&mut self, uid: Uuid, doing: Doing, refusal: &Refusal) {
@@ -95,14 +106,13 @@ impl Replica {
     pub(super) fn tell(&mut self, uid: Uuid, doing: Doing, now: &Now) {
         let Some(entry) = self.leases.get(&uid) else { return };
         let record = &entry.record;
-        let attached = self.objects.count(&record.place);
         let (reason, note) = match doing {
             Doing::Grant => {
                 let ttl = granted_ttl(record.ttl_seconds, &self.settings);
                 ("Granted", format!("granted for {} s", ttl.as_secs()))
             }
             Doing::Warn => ("Expiring", "ends soon unless it is renewed".to_owned()),
-            Doing::End(deadline) => {
+            Doing::End(deadline, attached) => {
                 let going = format!("{} objects and {} keys go", attached.objects, attached.keys);
                 match deadline {
                     Some(deadline) => {
@@ -131,7 +141,7 @@ impl Replica {
     ) {
         let work = Work::Object(id.clone());
         let reading = matches!(flight.request, Request::ReadObject { .. });
-        let result = if reading || matches!(answer, Answer::Refused(_)) {
+        let result = if reading || matches!(answer, Answer::Gone | Answer::Refused(_)) {
             WorkResult::None
         } else {
             WorkResult::Extend
@@ -140,31 +150,55 @@ impl Replica {
         self.writer.done(&work, result, retry, flight.sent_at, now.mono);
         match answer {
             Answer::Object(meta) => {
-                if !reading {
-                    self.tell_removed(id, &flight.request, Some(&meta));
+                if self.tell_removed(id, flight, Some(&meta)) {
                     self.removal_allowed(&id.kind, now);
                 }
                 self.see_object(id, &meta, now);
             }
-            Answer::Gone => {
-                if !reading {
-                    self.tell_removed(id, &flight.request, None);
-                    self.removal_allowed(&id.kind, now);
-                }
+            Answer::Deleted => {
+                self.tell_removed(id, flight, None);
+                self.removal_allowed(&id.kind, now);
                 self.lose_object(id, Some(version), now);
             }
+            Answer::Gone => self.lose_object(id, Some(version), now),
             Answer::Refused(refusal) => self.object_refused(id, version, &refusal, now),
             Answer::Lease(_) | Answer::Lessor(_) => {}
         }
     }
 
+    /// Tells what a request removed, if it did; `left` is the object, if it is still there. A watch may have shown it before
+    /// the answer came, so the request says what it was.
+    fn tell_removed(&mut self, id: &ObjectId, flight: &Flight, left: Option<&ObjectMeta>) -> bool {
+        let Request::Remove { removal, .. } = &flight.request else { return false };
+        let (uid, reason, note) = match removal {
+            // Asked for, and not done before its finalizers are gone.
+            Removal::Delete { uid, .. } if left.is_some() => {
+                (*uid, "Removing", "goes with its lease, and waits for its finalizers".to_owned())
+            }
+            Removal::Delete { uid, .. } => (*uid, "Removed", "removed with its lease".to_owned()),
+            Removal::Keys { uid, keys, .. } | Removal::Members { uid, keys, .. } => {
+                let keys: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
+                (*uid, "Removed", format!("removed {} with its lease", keys.join(", ")))
+            }
+        };
+        self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), reason, note));
+        true
+    }
+
     pub(super) fn object_refused(&mut self, id: &ObjectId, version: Version, refusal: &Refusal, now: &Now) {
         tracing::debug!(object = %id, %refusal, "not removed");
-        let Some(object) = self.objects.get_mut(id).filter(|object| object.version == version) else {
-            // It has changed meanwhile, and was looked at then.
+        let Some(object) = self.objects.get_mut(id) else {
             self.touch_object(id, now);
             return;
         };
+        // Even if the watch has shown a newer version meanwhile: where others write all the time it is too old again
+        // by now, and what is read at once has the best chance.
+        object.stale |= *refusal == Refusal::Conflict;
+        if object.version != version {
+            // It has changed meanwhile, and was looked at then.
+            self.touch_object(id, now);
+            return;
+        }
         let tries = object.hindrance.as_ref().map_or(0, |hindrance| hindrance.tries) + 1;
         let backoff = |longest: u64| {
             let wait = Duration::from_millis(250)
@@ -174,11 +208,7 @@ impl Replica {
         };
         let hinder = |reason, message: String, retry_at| Some(Hindrance { reason, message, retry_at, tries });
         let hindrance = match refusal {
-            Refusal::Throttled(_) => None,
-            Refusal::Conflict => {
-                object.stale = true;
-                None
-            }
+            Refusal::Throttled(_) | Refusal::Conflict => None,
             Refusal::Unremovable(message) => hinder("NotRemovable", message.clone(), None),
             Refusal::Invalid(message) if message.contains("immutable") => hinder(
                 "Immutable",
@@ -225,23 +255,11 @@ impl Replica {
             self.touch_place(&place, now);
         }
     }
+}
 
-    /// Tells what came of a removal; `left` is the object, if it is still there.
-    fn tell_removed(&mut self, id: &ObjectId, request: &Request, left: Option<&ObjectMeta>) {
-        let Some(object) = self.objects.get(id) else { return };
-        let (reason, note) = match request {
-            Request::Remove {
-                removal: Removal::Keys { keys, .. } | Removal::Members { keys, .. }, ..
-            } => {
-                let keys: Vec<&str> = keys.iter().map(Key::as_str).collect();
-                ("Removed", format!("removed {} with its lease", keys.join(", ")))
-            }
-            // Asked for, and not done before its finalizers are gone.
-            _ if left.is_some() => {
-                ("Removing", "goes with its lease, and waits for its finalizers".to_owned())
-            }
-            _ => ("Removed", "removed with its lease".to_owned()),
-        };
-        self.out.notices.push(Notice::normal(About::Object(id.clone(), object.uid), reason, note));
-    }
+/// Whether this is the last that is seen of a lease: with the last finalizer of a deleted object the server removes the
+/// object too, and answers it in the version that it had before.
+fn is_gone(lease: &Lease) -> bool {
+    let meta = &lease.metadata;
+    meta.deletion_timestamp.is_some() && meta.finalizers.as_ref().is_none_or(Vec::is_empty)
 }

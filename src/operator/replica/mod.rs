@@ -40,7 +40,7 @@ use super::{
     watches::{Failure, Observation, Seen},
 };
 use crate::{
-    api::{Key, Lease},
+    api::{Lease, lease::Attached},
     lessor::LeaseTime,
     writer_lease::{self, Action, Holder, Term, WorkResult, WriterLease},
 };
@@ -101,7 +101,8 @@ enum Doing {
     Grant,
     Publish,
     Warn,
-    End(Option<LeaseTime>),
+    /// With the deadline, unless it is a revoke, and with what goes.
+    End(Option<LeaseTime>, Attached),
     Release,
     Delete,
 }
@@ -288,3 +289,6 @@ fn seed(identity: &str) -> u64 {
     use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
     BuildHasherDefault::<DefaultHasher>::default().hash_one(identity)
 }
+
+#[cfg(test)]
+mod tests;

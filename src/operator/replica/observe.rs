@@ -60,10 +60,12 @@ impl Replica {
                     uid_of(lease.metadata.uid.as_deref()),
                     version_of(lease.metadata.resource_version.as_deref()),
                 ) {
+                    self.leases.exhume(uid);
                     self.lose_lease(uid, version, now);
                 }
             }
             Seen::All(shown) => {
+                self.leases.all_shown(scope.as_deref());
                 for uid in self.leases.missing(scope.as_deref(), &shown) {
                     self.lose_lease(uid, Version::MAX, now);
                 }
@@ -104,7 +106,8 @@ impl Replica {
         {
             entry.said = None;
         }
-        if change.new || change.ended {
+        // A release that the primary calls hindered is no overdue work any more.
+        if change.new || change.ended || change.released {
             self.touch_attached(&place, now);
         }
         self.touch_lease(uid, now);
