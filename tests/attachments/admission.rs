@@ -324,8 +324,8 @@ async fn the_operator_removes_keys_under_the_policy_with_the_rights_that_it_has(
     let args = ["--attachable", "secrets"];
     crate::rights::operator_token(&world, &args).await;
     let kubeconfig = world.cluster.service_account_kubeconfig(&world.namespace, crate::rights::ACCOUNT).await;
-    let _operator = world.operator_with(&kubeconfig.expect("a kubeconfig"), &args);
-    world.wait_for_primary().await;
+    let operator = world.operator_with(&kubeconfig.expect("a kubeconfig"), &args);
+    world.wait_for_primary(&operator).await;
     world.granted("lives", json!({"ttlSeconds": 600})).await;
     for things in [Things::config_maps(&world), Things::secrets(&world)] {
         let keys = things.keys(&[("a", "lease"), ("b", "lives")]);

@@ -4,10 +4,13 @@
 mod admission;
 mod changes;
 mod failing;
+#[allow(dead_code, reason = "each test binary uses its part of the kit")]
+#[path = "../e2e/history.rs"]
+mod history;
 mod kinds;
 mod objects;
 mod rights;
 mod things;
+#[allow(dead_code, reason = "each test binary uses its part of the kit")]
 #[path = "../e2e/world.rs"]
-#[allow(dead_code, reason = "the end-to-end tests need more of it")]
 mod world;
