@@ -71,7 +71,7 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn of(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x706c_616e);
-        let length = random.seconds(120, 300);
+        let length = random.seconds(60, 150);
         let mut plan = Self {
             length,
             faults: Vec::new(),
@@ -85,7 +85,7 @@ impl Plan {
         }
         // Where no replica starts anew, none may forget an outage.
         let restarts = random.percent(70);
-        for _ in 0..4 + random.below(8) {
+        for _ in 0..2 + random.below(7) {
             let whom = if random.percent(40) { Whom::Everybody } else { Whom::One(random.below(REPLICAS)) };
             let fault = match random.below(6) {
                 0 => Fault::Refuse(whom),
@@ -99,7 +99,7 @@ impl Plan {
             let lasts = if random.percent(50) { random.seconds(0, 5) } else { random.seconds(5, 40) };
             plan.faults.push((from, (from + lasts).min(length), fault));
         }
-        for _ in 0..random.below(10) {
+        for _ in 0..random.below(7) {
             let at = random.between(Duration::ZERO, length);
             let replica = random.below(REPLICAS);
             let lasts = random.seconds(0, 20);
