@@ -1,6 +1,8 @@
 //! What the `lessor` command can be told to do.
 
+mod attachable;
 mod crd;
+mod rbac;
 mod run;
 
 use clap::{Parser, Subcommand};
@@ -17,6 +19,8 @@ pub(crate) struct Lessor {
 enum Command {
     /// Print the custom resource definitions as YAML, to be applied or compared.
     Crd(crd::Args),
+    /// Print the roles that the operator needs, as YAML, for the same settings as those of run.
+    Rbac(Box<rbac::Args>),
     /// Run one replica of the operator.
     Run(Box<run::Args>),
     /// Print the version.
@@ -28,6 +32,7 @@ impl Lessor {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
             Command::Crd(args) => crd::run(&args, std::io::stdout().lock()),
+            Command::Rbac(args) => rbac::run(*args, std::io::stdout().lock()),
             Command::Run(args) => run::run(*args),
             Command::Version => version(std::io::stdout().lock()),
         }

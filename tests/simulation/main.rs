@@ -84,7 +84,8 @@ fn describe(seed: u64, outcome: &Outcome) -> String {
 /// Those that `SEEDS` names, as a count or as a range.
 fn seeds() -> Range<u64> {
     let Ok(seeds) = std::env::var("SEEDS") else { return 0..WORLDS };
-    let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("SEEDS={seeds:?} is neither 500 nor 7..8"));
+    let number =
+        |text: &str| text.parse().unwrap_or_else(|_| panic!("SEEDS={seeds:?} is neither 500 nor 7..8"));
     match seeds.split_once("..") {
         Some((from, to)) => number(from)..number(to),
         None => 0..number(&seeds),

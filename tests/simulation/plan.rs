@@ -128,12 +128,15 @@ impl Plan {
 
     /// Whether replicas start anew, and so may not know of an outage.
     pub(crate) fn has_restarts(&self) -> bool {
-        self.incidents.iter().any(|(_, incident)| matches!(incident, Incident::Crash(..) | Incident::Stop(..)))
+        self.incidents
+            .iter()
+            .any(|(_, incident)| matches!(incident, Incident::Crash(..) | Incident::Stop(..)))
     }
 
     /// The end of such a fault, if there is one now.
     pub(crate) fn until(&self, now: Duration, is_it: impl Fn(Fault) -> bool) -> Option<Duration> {
-        let active = self.faults.iter().filter(|(from, to, fault)| *from <= now && now < *to && is_it(*fault));
+        let active =
+            self.faults.iter().filter(|(from, to, fault)| *from <= now && now < *to && is_it(*fault));
         active.map(|(_, to, _)| *to).max()
     }
 }

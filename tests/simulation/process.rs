@@ -38,8 +38,15 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn start(settings: Settings, started: Duration, epoch: Timestamp, ppm: i64, wall: i64) -> Self {
-        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+    pub(crate) fn start(
+        settings: Settings,
+        started: Duration,
+        epoch: Timestamp,
+        ppm: i64,
+        wall: i64,
+    ) -> Self {
+        let runtime =
+            Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
         let (wire, wall) = (Wire::default(), Arc::new(AtomicI64::new(wall)));
         let base = runtime.block_on(async { Instant::now() });
         let (stop, stopped) = oneshot::channel::<()>();

@@ -250,8 +250,7 @@ impl ApiServer {
     fn store(&mut self, kind: &'static str, key: Key, object: &mut Value) {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        let change =
-            Change { version: self.version, resource: key.0.clone(), kind, object: object.clone() };
+        let change = Change { version: self.version, resource: key.0.clone(), kind, object: object.clone() };
         self.changes.push(change);
         self.objects.insert(key, object.clone());
     }
@@ -260,12 +259,7 @@ impl ApiServer {
         let Some(mut object) = self.objects.remove(key) else { return };
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        self.changes.push(Change {
-            version: self.version,
-            resource: key.0.clone(),
-            kind: "DELETED",
-            object,
-        });
+        self.changes.push(Change { version: self.version, resource: key.0.clone(), kind: "DELETED", object });
     }
 
     /// Records who wrote what when, as `managedFields` do.

@@ -117,9 +117,9 @@ impl HttpBody for Pieces {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut *self {
             Self::Whole(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
-            Self::Stream(pieces) => {
-                pieces.poll_recv(cx).map(|piece| piece.map(|piece| piece.map(|json| Frame::data(json.into()))))
-            }
+            Self::Stream(pieces) => pieces
+                .poll_recv(cx)
+                .map(|piece| piece.map(|piece| piece.map(|json| Frame::data(json.into())))),
         }
     }
 }

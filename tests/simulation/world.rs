@@ -124,6 +124,8 @@ impl World {
     /// The world of this seed. With `print`, everything that the API server does is printed.
     pub(crate) fn new(seed: u64, print: bool) -> Self {
         let plan = Plan::of(seed);
+        // The pauses between tries have a jitter that comes from here.
+        fastrand::seed(seed);
         let mut world = Self {
             random: Random::new(seed),
             now: Duration::ZERO,
@@ -183,7 +185,8 @@ impl World {
         self.look_at_what_is_left();
         let mut checker = Checker::new("lessor-");
         if !self.plan.has_restarts() {
-            let outages = self.plan.faults.iter().filter(|(.., fault)| *fault == Fault::Refuse(Whom::Everybody));
+            let outages =
+                self.plan.faults.iter().filter(|(.., fault)| *fault == Fault::Refuse(Whom::Everybody));
             for (from, to, _) in outages {
                 checker = checker.outage(time(*from), time(*to));
             }
@@ -216,7 +219,8 @@ impl World {
         loop {
             let slot = &mut self.replicas[replica];
             let Some(process) = slot.process.as_mut().filter(|_| !slot.paused) else { return };
-            if process.lived() >= until.min(self.queue.peek().map_or(Duration::MAX, |Reverse(next)| next.at)) {
+            if process.lived() >= until.min(self.queue.peek().map_or(Duration::MAX, |Reverse(next)| next.at))
+            {
                 return;
             }
             process.live_until(until);
@@ -267,7 +271,8 @@ impl World {
                 let everybody = |fault| fault == Fault::Hang(Whom::Everybody);
                 let Some(open) = self.watches.get(&watch) else { return };
                 // A server whose storage hangs still sends them.
-                if self.hangs_until(open.replica).is_none() || self.plan.until(self.now, everybody).is_some() {
+                if self.hangs_until(open.replica).is_none() || self.plan.until(self.now, everybody).is_some()
+                {
                     let current = self.server.changes.len() == open.shown;
                     if current {
                         let mark = bookmark(&open.resource, open.metadata_only, version, false);
@@ -313,7 +318,8 @@ impl World {
                         clients::edit(&mut self.server, &mut self.random, time(self.now), HOLDERS);
                         self.spread();
                     }
-                    let again = self.now + self.random.between(Duration::from_millis(50), Duration::from_secs(2));
+                    let again =
+                        self.now + self.random.between(Duration::from_millis(50), Duration::from_secs(2));
                     self.at(again, Event::Edits);
                 }
             }
@@ -417,7 +423,8 @@ impl World {
     /// At rest nothing is sent: all that is left at the end is one holder that renews.
     fn heed_quiet(&mut self, call: &Call, line: &str) {
         // What is left costs a refresh of what is published now and then, and the proof of a primary that was idle before it.
-        let refresh = call.target.subresource == "status" && matches!(&*call.target.name, "lease-0" | "default");
+        let refresh =
+            call.target.subresource == "status" && matches!(&*call.target.name, "lease-0" | "default");
         if self.now > self.plan.length + SETTLING - QUIET && !refresh {
             self.problems.push(format!("sent though there is nothing to do: {line}"));
         }
@@ -464,7 +471,8 @@ impl World {
         let to = self.server.changes.len();
         self.at(at, Event::Shown { watch: id, to });
         self.at(self.now + Duration::from_secs(60), Event::Bookmarked { watch: id });
-        self.at(self.now + Duration::from_secs(290), Event::Closed { watch: id });
+        let lasts = parameter("timeoutSeconds").and_then(|lasts| lasts.parse().ok()).unwrap_or(290);
+        self.at(self.now + Duration::from_secs(lasts), Event::Closed { watch: id });
     }
 
     /// Lets all watches show what is new.

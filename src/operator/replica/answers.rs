@@ -25,6 +25,7 @@ impl Replica {
             Cause::Object(ref id, version) => self.object_answered(id, version, &flight, answer, now),
             Cause::Arbitration => self.arbitration_answered(&flight, &answer, now),
             Cause::Check(ref work) => self.check_answered(work, &flight, answer, now),
+            Cause::Kinds => self.kinds_answered(&answer, now),
         }
         self.follow_role(now);
     }
@@ -93,7 +94,7 @@ impl Replica {
             Refusal::Throttled(_) | Refusal::Failing(_) => {
                 tracing::debug!(lease = %place, ?doing, %refusal, "trying again");
             }
-            Refusal::Invalid(_) | Refusal::Forbidden(_) | Refusal::NoSuchKind => {
+            Refusal::Unremovable(_) | Refusal::Invalid(_) | Refusal::Forbidden(_) | Refusal::NoSuchKind => {
                 tracing::warn!(lease = %place, ?doing, %refusal, "request refused, trying again");
                 let note = format!("the API server refuses our write: {refusal}");
                 self.say_once(uid, "WriteRefused", || note);
@@ -149,30 +150,21 @@ impl Replica {
         self.writer.done(&work, result, retry, flight.sent_at, now.mono);
         match answer {
             Answer::Object(meta) => {
-                self.tell_removed(id, flight);
+                if !reading {
+                    self.tell_removed(id, &flight.request, Some(&meta));
+                    self.removal_allowed(&id.kind, now);
+                }
                 self.see_object(id, &meta, now);
             }
             Answer::Deleted => {
-                self.tell_removed(id, flight);
+                self.tell_removed(id, &flight.request, None);
+                self.removal_allowed(&id.kind, now);
                 self.lose_object(id, Some(version), now);
             }
             Answer::Gone => self.lose_object(id, Some(version), now),
             Answer::Refused(refusal) => self.object_refused(id, version, &refusal, now),
             Answer::Lease(_) | Answer::Lessor(_) => {}
         }
-    }
-
-    /// Tells what a request removed. A watch may have shown it before the answer came, so the request says what it was.
-    fn tell_removed(&mut self, id: &ObjectId, flight: &Flight) {
-        let Request::Remove { removal, .. } = &flight.request else { return };
-        let (uid, note) = match removal {
-            Removal::Delete { uid, .. } => (*uid, "removed with its lease".to_owned()),
-            Removal::Keys { uid, keys, .. } => {
-                let keys: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
-                (*uid, format!("removed {} with its lease", keys.join(", ")))
-            }
-        };
-        self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), "Removed", note));
     }
 
     pub(super) fn object_refused(&mut self, id: &ObjectId, version: Version, refusal: &Refusal, now: &Now) {
@@ -199,6 +191,7 @@ impl Replica {
         let hinder = |reason, message: String, retry_at| Some(Hindrance { reason, message, retry_at, tries });
         let hindrance = match refusal {
             Refusal::Throttled(_) | Refusal::Conflict => None,
+            Refusal::Unremovable(message) => hinder("NotRemovable", message.clone(), None),
             Refusal::Invalid(message) if message.contains("immutable") => hinder(
                 "Immutable",
                 "it is immutable, so no key of it can be removed: delete it, or detach its keys".to_owned(),
@@ -208,7 +201,7 @@ impl Replica {
                 hinder("Refused", format!("the API server refuses: {message}"), backoff(60))
             }
             Refusal::Forbidden(message) => {
-                hinder("Forbidden", format!("the operator lacks a right: {message}"), backoff(60))
+                hinder(kinds::FORBIDDEN, format!("the operator lacks a right: {message}"), backoff(60))
             }
             Refusal::NoAnswer(_) => {
                 object.stale = true;
@@ -218,6 +211,7 @@ impl Replica {
                 hinder("Failing", refusal.to_string(), backoff(30))
             }
         };
+        let forbidden = hindrance.as_ref().is_some_and(|hindrance| hindrance.reason == kinds::FORBIDDEN);
         if let Some(hindrance) = hindrance {
             let news = object.hindrance.as_ref().is_none_or(|old| old.reason != hindrance.reason);
             let transient = matches!(hindrance.reason, "NoAnswer" | "Failing");
@@ -234,11 +228,32 @@ impl Replica {
             }
             object.hindrance = Some(hindrance);
         }
+        if forbidden {
+            self.removal_forbidden(id);
+        }
         let leases: Vec<Place> = self.objects.leases_of(id);
         self.touch_object(id, now);
         for place in leases {
             self.touch_place(&place, now);
         }
+    }
+
+    /// Tells what came of a removal; `left` is the object, if it is still there. A watch may have shown it before the answer
+    /// came, so the request says what it was.
+    fn tell_removed(&mut self, id: &ObjectId, request: &Request, left: Option<&ObjectMeta>) {
+        let Request::Remove { removal, .. } = request else { return };
+        let (uid, reason, note) = match removal {
+            Removal::Keys { uid, keys, .. } | Removal::Members { uid, keys, .. } => {
+                let keys: Vec<&str> = keys.iter().map(Key::as_str).collect();
+                (*uid, "Removed", format!("removed {} with its lease", keys.join(", ")))
+            }
+            // Asked for, and not done before its finalizers are gone.
+            Removal::Delete { uid, .. } if left.is_some() => {
+                (*uid, "Removing", "goes with its lease, and waits for its finalizers".to_owned())
+            }
+            Removal::Delete { uid, .. } => (*uid, "Removed", "removed with its lease".to_owned()),
+        };
+        self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), reason, note));
     }
 }
 
