@@ -66,7 +66,7 @@ fn no_promise_is_broken_in_any_world() {
 
 #[test]
 fn a_world_can_be_repeated() {
-    for seed in 1..5 {
+    for seed in 1..4 {
         let [first, second] = [(); 2].map(|()| World::new(seed, false).run());
         assert_eq!(first.fingerprint, second.fingerprint, "seed {seed}");
     }
