@@ -144,7 +144,7 @@ impl<I: Copy + Eq + Hash> Slots<I> {
         let Self { index, chunks, len, free } = self;
         let n = free.last().map_or(*len, |n| *n as usize);
         let found = index.find_or_add(
-            &slot.id,
+            index.seek(&slot.id),
             |n| chunks[n as usize / CHUNK][n as usize % CHUNK].id == slot.id,
             n,
         );
