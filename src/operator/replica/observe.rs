@@ -20,7 +20,13 @@ impl Replica {
                 self.lessor_failure = None;
                 self.see_lessor(&lessor, now);
             }
-            Seen::Gone(_) => self.see_no_lessor(now),
+            Seen::Gone(lessor) => {
+                let version = version_of(lessor.metadata.resource_version.as_deref()).unwrap_or(Version::MAX);
+                // It may have come back before the news that it is gone.
+                if self.arbitration.known().is_none_or(|known| known.version <= version) {
+                    self.see_no_lessor(now);
+                }
+            }
             Seen::All(shown) => {
                 self.lessor_seen = true;
                 self.lessor_failure = None;
@@ -46,7 +52,18 @@ impl Replica {
 
     pub(super) fn see_no_lessor(&mut self, now: &Now) {
         self.arbitration.see_none();
-        self.writer.observe_claim(Holder::Nobody, 0, now.mono);
+        match self.leading {
+            // Somebody deleted it. Its primary makes it anew, before others find that there is none.
+            Some(term) if self.stopping.is_none() => {
+                if !self.arbitration.is_busy() {
+                    let next = self.arbitration.prove(term, self.leases.len(), now.wall);
+                    self.arbitrate(next, now);
+                }
+            }
+            _ => {
+                self.writer.observe_claim(Holder::Nobody, 0, now.mono);
+            }
+        }
     }
 
     pub(super) fn observe_leases(&mut self, scope: Option<Arc<str>>, seen: Seen<Lease>, now: &Now) {
