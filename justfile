@@ -41,3 +41,7 @@ crds:
 # Measure the lessor beside etcd's
 bench-lessor:
     bash benches/lessor.sh
+
+# Measure what the operator costs where most of 100,000 objects aren't attached
+bench-attachments *args:
+    cargo bench --bench attachments -- {{ args }}
