@@ -146,6 +146,12 @@ impl<I, K> Lessor<I, K> {
         }
     }
 
+    /// How many slots were ever in use at the same time.
+    #[cfg(test)]
+    pub(super) fn slots_ever_used(&self) -> usize {
+        self.leases.ever_used()
+    }
+
     /// Lease time as the deadlines count it, rounded down: no end is due before.
     pub(super) fn down(&self, time: LeaseTime) -> u64 {
         (ZERO + time.millis_down()) - self.shift

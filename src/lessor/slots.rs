@@ -113,6 +113,11 @@ impl<I> Slots<I> {
         self.index.len()
     }
 
+    #[cfg(test)]
+    pub(super) fn ever_used(&self) -> usize {
+        self.len
+    }
+
     #[inline]
     pub(super) fn get(&self, n: u32) -> &Slot<I> {
         &self.chunks[n as usize / CHUNK][n as usize % CHUNK]
