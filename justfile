@@ -25,6 +25,10 @@ lint:
 test *args:
     cargo test --workspace {{ args }}
 
+# Run the clients in other languages against a real server; needs curl, jq, Python and Go
+clients:
+    cargo test --test kubectl_lease -- --include-ignored languages
+
 # Build the documentation, without warnings
 doc:
     RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace

@@ -6,6 +6,7 @@ mod attachments;
 #[path = "../e2e/history.rs"]
 mod history;
 mod holders;
+mod languages;
 mod plugin;
 mod programs;
 mod rights;
