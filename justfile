@@ -29,6 +29,10 @@ test *args:
 clients:
     cargo test --test kubectl_lease -- --include-ignored languages
 
+# Record a session of kubectl lease anew: docs/recording.txt
+recording:
+    cargo test --test kubectl_lease -- --ignored the_recording_is_made
+
 # Build the documentation, without warnings
 doc:
     RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace

@@ -131,7 +131,8 @@ async fn holds(language: &str, program: impl Fn(&Proxy, &Path) -> Command) {
     says(&service, "renewed").await;
     proxy.isolate();
     assert_eq!(service.wait().await.expect("an end").code(), Some(4), "{}", service.log());
-    let lease = world.leases().get("web-3").await.unwrap_or_else(|error| panic!("{error}: {}", service.log()));
+    let lease =
+        world.leases().get("web-3").await.unwrap_or_else(|error| panic!("{error}: {}", service.log()));
     assert!(!lease.is_ended(), "it believed longer than the server: {}", service.log());
     proxy.heal();
     world.wait_keys("endpoints", &[]).await;

@@ -7,6 +7,7 @@ mod attachments;
 mod history;
 mod holders;
 mod languages;
+mod packaging;
 mod plugin;
 mod programs;
 mod rights;
