@@ -255,6 +255,7 @@ impl Replica {
             self.touch_place(&place, now);
         }
     }
+}
 
 /// Whether this is the last that is seen of a lease: with the last finalizer of a deleted object the server removes the
 /// object too, and answers it in the version that it had before.
