@@ -1,32 +1,28 @@
-//! The admin port: whether a replica is alive and ready, for probes and people.
+//! The admin port: whether a replica is alive and ready, and what it knows, for probes and people.
 //!
 //! Each question is put to the running replica itself. A loop that is stuck can't answer, and that's what `/healthz`
 //! shows; nothing ticks in between.
 
 use std::{net::SocketAddr, time::Duration};
 
-use axum::{Router, extract::State, http::StatusCode, routing::get};
+use axum::{
+    Router,
+    extract::State,
+    http::{HeaderName, StatusCode, header::CONTENT_TYPE},
+    routing::get,
+};
 use tokio::{
     net::TcpListener,
     sync::{mpsc, oneshot},
 };
 
+use super::replica::Replica;
+
 /// How long a replica that isn't stuck may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a replica says of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// What it still waits for before it can act; empty: it is ready, be it primary or follower.
-    pub missing: Vec<String>,
-    /// The term that it leads under; `None`: it follows.
-    pub term: Option<i64>,
-    /// How many leases it knows.
-    pub leases: usize,
-}
-
-/// Asks for a [`Report`].
-pub type Question = oneshot::Sender<Report>;
+/// A question to the running replica, which answers to whoever asked.
+pub type Question = Box<dyn FnOnce(&Replica) + Send>;
 
 /// Serves the admin port until the process ends.
 ///
@@ -35,13 +31,24 @@ pub type Question = oneshot::Sender<Report>;
 pub async fn serve(address: SocketAddr, questions: mpsc::Sender<Question>) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "admin port");
-    let router =
-        Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz)).with_state(questions);
+    let router = Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/debug/attachments", get(attachments))
+        .with_state(questions);
     axum::serve(listener, router).await
 }
 
-async fn ask(questions: &mpsc::Sender<Question>) -> Option<Report> {
-    let (question, answer) = oneshot::channel();
+/// Asks the replica; `None`: it doesn't answer in time.
+async fn ask<T: Send + 'static>(
+    questions: &mpsc::Sender<Question>,
+    question: impl FnOnce(&Replica) -> T + Send + 'static,
+) -> Option<T> {
+    let (sender, answer) = oneshot::channel();
+    let question: Question = Box::new(move |replica| {
+        // Whoever asked may have gone.
+        let _ = sender.send(question(replica));
+    });
     let asking = async {
         questions.send(question).await.ok()?;
         answer.await.ok()
@@ -49,26 +56,47 @@ async fn ask(questions: &mpsc::Sender<Question>) -> Option<Report> {
     tokio::time::timeout(PATIENCE, asking).await.ok().flatten()
 }
 
+fn stuck() -> (StatusCode, String) {
+    (StatusCode::SERVICE_UNAVAILABLE, format!("stuck: no answer within {PATIENCE:?}\n"))
+}
+
 async fn healthz(State(questions): State<mpsc::Sender<Question>>) -> (StatusCode, String) {
-    match ask(&questions).await {
-        Some(report) => (StatusCode::OK, describe(&report)),
-        None => (StatusCode::SERVICE_UNAVAILABLE, format!("stuck: no answer within {PATIENCE:?}\n")),
+    match ask(&questions, describe).await {
+        Some(description) => (StatusCode::OK, description),
+        None => stuck(),
     }
 }
 
 async fn readyz(State(questions): State<mpsc::Sender<Question>>) -> (StatusCode, String) {
-    match ask(&questions).await {
-        Some(report) if report.missing.is_empty() => (StatusCode::OK, describe(&report)),
-        Some(report) => {
-            (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", report.missing.join("; ")))
+    match ask(&questions, |replica| (replica.missing(), describe(replica))).await {
+        Some((missing, description)) if missing.is_empty() => (StatusCode::OK, description),
+        Some((missing, _)) => {
+            (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", missing.join("; ")))
         }
-        None => (StatusCode::SERVICE_UNAVAILABLE, format!("stuck: no answer within {PATIENCE:?}\n")),
+        None => stuck(),
     }
 }
 
-fn describe(report: &Report) -> String {
-    match report.term {
-        Some(term) => format!("ok: primary under term {term}, {} leases\n", report.leases),
-        None => format!("ok: follower, {} leases\n", report.leases),
+async fn attachments(
+    State(questions): State<mpsc::Sender<Question>>,
+) -> (StatusCode, [(HeaderName, &'static str); 1], String) {
+    let report = ask(&questions, Replica::attachment_report).await;
+    match report.map(|report| serde_json::to_string_pretty(&report)) {
+        Some(Ok(json)) => (StatusCode::OK, [(CONTENT_TYPE, "application/json")], json + "\n"),
+        Some(Err(error)) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, [(CONTENT_TYPE, "text/plain")], error.to_string())
+        }
+        None => {
+            let (status, text) = stuck();
+            (status, [(CONTENT_TYPE, "text/plain")], text)
+        }
+    }
+}
+
+fn describe(replica: &Replica) -> String {
+    let leases = replica.leases().len();
+    match replica.leads() {
+        Some(term) => format!("ok: primary under term {term}, {leases} leases\n"),
+        None => format!("ok: follower, {leases} leases\n"),
     }
 }

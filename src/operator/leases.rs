@@ -13,7 +13,7 @@ use super::{
     published::State,
     record::{Place, Record, Recorded, from_millis, millis},
     settings::Settings,
-    step::{Held, granted_ttl, seconds},
+    step::{Held, granted_ttl, seconds, whole_seconds},
 };
 use crate::lessor::{self, AboveMax, LeaseTime, Lessor, Rate};
 
@@ -68,25 +68,29 @@ pub struct Change {
 pub struct Leases {
     entries: HashMap<Uuid, Entry>,
     places: HashMap<Place, Uuid>,
+    /// Those that answers say are gone, until the watch says so too: what it shows of them meanwhile is old.
+    buried: HashMap<Uuid, Place>,
     lessor: Lessor<Uuid>,
 }
 
 impl Leases {
     /// No leases.
     pub fn new(settings: &Settings) -> Self {
+        // No bounds of its own: what another primary granted under other settings is held as it was granted.
         let lessor = Lessor::new(lessor::Config {
-            min_ttl: settings.min_ttl.into(),
-            max_ttl: settings.max_ttl.into(),
             above_max: AboveMax::Clamp,
             expiry_rate: Some(Rate::new(settings.expiry_rate, settings.expiry_rate)),
             ..lessor::Config::default()
         });
-        Self { entries: HashMap::new(), places: HashMap::new(), lessor }
+        Self { entries: HashMap::new(), places: HashMap::new(), buried: HashMap::new(), lessor }
     }
 
     /// Takes in a version of a lease. An older one than the one known changes nothing.
     pub fn apply(&mut self, record: Record, recorded: Recorded, now: &Now, settings: &Settings) -> Change {
         let uid = record.uid;
+        if self.buried.contains_key(&uid) {
+            return Change { stale_news: true, ..Change::default() };
+        }
         if let Some(other) = self.places.get(&record.place).copied().filter(|other| *other != uid) {
             // One name, two leases: the newer object is the one that exists.
             if self.entries.get(&other).is_some_and(|entry| entry.record.version > record.version) {
@@ -135,11 +139,17 @@ impl Leases {
         }
         let before = self.lessor.deadline(uid);
         change.renewed = old.is_renewed_by(new);
-        if change.renewed {
-            expect(
-                new,
-                self.lessor.renew_with(uid, granted_ttl(new.ttl_seconds, settings).into(), now.lease),
-            );
+        let held = self.lessor.lookup(uid).map(|lease| lease.ttl.as_duration());
+        let ttl = if published_ttl(&old) != published_ttl(new) {
+            ttl_granted(new, settings)
+        } else if old.ttl_seconds != new.ttl_seconds {
+            // Until the primary publishes what it grants.
+            granted_ttl(new.ttl_seconds, settings)
+        } else {
+            held.unwrap_or_else(|| ttl_granted(new, settings))
+        };
+        if change.renewed || held != Some(ttl) {
+            expect(new, self.lessor.renew_with(uid, ttl.into(), now.lease));
         }
         if old.max_lifetime_seconds != new.max_lifetime_seconds {
             expect(new, self.lessor.set_end_by(uid, cap(new, now)));
@@ -177,6 +187,23 @@ impl Leases {
         };
         self.entries.insert(uid, entry);
         Change { new: true, ended, ..Change::default() }
+    }
+
+    /// Takes in an answer that says that a lease is gone.
+    pub fn bury(&mut self, uid: Uuid) {
+        if let Some(entry) = self.entries.get(&uid) {
+            self.buried.insert(uid, entry.record.place.clone());
+        }
+    }
+
+    /// Takes in that the watch has shown the end of a lease.
+    pub fn exhume(&mut self, uid: Uuid) {
+        self.buried.remove(&uid);
+    }
+
+    /// Takes in that a watch has shown all leases there are in a namespace (`None`: in all).
+    pub fn all_shown(&mut self, namespace: Option<&str>) {
+        self.buried.retain(|_, place| namespace.is_some_and(|namespace| *place.namespace != *namespace));
     }
 
     /// Takes in that a lease is gone, as of `version`.
@@ -334,9 +361,23 @@ fn take_back(lessor: &mut Lessor<Uuid>, uid: Uuid, now: &Now) {
     let _ = lessor.set_end_by(uid, lease.end_by);
 }
 
+fn published_ttl(record: &Record) -> Option<i64> {
+    record.status.grant.map(|grant| grant.ttl_seconds)
+}
+
+/// The TTL that a lease was granted: what is published, even if this replica would have granted another. Replicas may
+/// have different settings, for a while at least, and a lease must not end before what its holder was promised.
+fn ttl_granted(record: &Record, settings: &Settings) -> Duration {
+    let ours = granted_ttl(record.ttl_seconds, settings);
+    match published_ttl(record) {
+        Some(published) if published != whole_seconds(ours) => seconds(published),
+        _ => ours,
+    }
+}
+
 /// Puts a lease that was granted just now into the lessor.
 fn grant(lessor: &mut Lessor<Uuid>, record: &Record, now: &Now, settings: &Settings) {
-    let ttl = granted_ttl(record.ttl_seconds, settings);
+    let ttl = ttl_granted(record, settings);
     expect(record, lessor.grant(record.uid, ttl.into(), now.lease));
     let cap = record.max_lifetime_seconds.map(|lifetime| now.lease + seconds(lifetime));
     expect(record, lessor.set_end_by(record.uid, cap));
@@ -350,7 +391,11 @@ fn grant(lessor: &mut Lessor<Uuid>, record: &Record, now: &Now, settings: &Setti
 /// Its TTL counts from the last renewal as the API server recorded it, by the API server's clock. Whatever of that is
 /// unsure makes the deadline later: the resolution of those times, and the skew between the clocks of API servers.
 fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: &Now, settings: &Settings) {
-    let ttl = granted_ttl(record.ttl_seconds, settings);
+    let mut ttl = ttl_granted(record, settings);
+    if record.status.observed_generation != Some(record.generation) {
+        // Perhaps `ttlSeconds` has changed since that was published.
+        ttl = ttl.max(granted_ttl(record.ttl_seconds, settings));
+    }
     let granted = record.status.grant.map(|grant| from_millis(grant.time));
     let last = granted.max(recorded.renewed);
     let slack = RESOLUTION + settings.max_clock_skew;

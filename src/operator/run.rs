@@ -1,6 +1,6 @@
 //! The shell of one replica: watches, requests and time on one side, the [`Replica`] on the other.
 
-use std::{collections::HashMap, future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::HashMap, future::Future, net::SocketAddr, time::Duration};
 
 use http::{HeaderValue, header::USER_AGENT};
 use kube::{Client, Config, client::ClientBuilder};
@@ -11,8 +11,7 @@ use tokio::{
 };
 
 use super::{
-    admin::{self, Question, Report},
-    attached::Kind,
+    admin::{self, Question},
     hearing::Hearing,
     recorder::Recorder,
     replica::{Output, Replica, Ticket},
@@ -70,11 +69,23 @@ pub fn client(mut config: Config, hearing: &Hearing) -> Result<Client, Error> {
 pub async fn run(config: Config, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), Error> {
     let hearing = Hearing::new();
     let client = client(config, &hearing)?;
-    let kinds = vec![Arc::new(Kind::config_map())];
+    run_with(client, hearing, settings, stop).await
+}
+
+/// As [`run`], with a client of the caller's own, whose requests must pass through `hearing` and aren't retried.
+///
+/// # Errors
+/// [`enum@Error`]
+pub async fn run_with(
+    client: Client,
+    hearing: Hearing,
+    settings: Settings,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Error> {
     let (sender, observations) = mpsc::channel(OBSERVATIONS);
     let (asking, questions) = mpsc::channel(8);
     let mut background = JoinSet::new();
-    watches::start(&client, &settings, &kinds, &sender, &mut background);
+    watches::start(&client, &settings, &sender, &mut background);
     let (recorder, writing) = Recorder::new(client.clone(), &settings);
     background.spawn(async {
         writing.await;
@@ -88,7 +99,7 @@ pub async fn run(config: Config, settings: Settings, stop: impl Future<Output = 
     let shell = Shell {
         server: Server::new(client, settings.lessor.clone()),
         recorder,
-        replica: Replica::new(settings, &kinds),
+        replica: Replica::new(settings),
         hearing,
         requests: JoinSet::new(),
         aborts: HashMap::new(),
@@ -164,21 +175,10 @@ impl Shell {
                     ended.map_err(Error::Task)??;
                     return Err(Error::Ended);
                 }
-                Some(question) = questions.recv() => {
-                    // Whoever asked may have gone.
-                    let _ = question.send(self.report());
-                }
+                Some(question) = questions.recv() => question(&self.replica),
                 () = self.hearing.heard_again() => self.replica.heard_again(&self.hearing.now()),
                 () = wake => {}
             }
-        }
-    }
-
-    fn report(&self) -> Report {
-        Report {
-            missing: self.replica.missing(),
-            term: self.replica.leads(),
-            leases: self.replica.leases().len(),
         }
     }
 

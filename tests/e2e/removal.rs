@@ -7,15 +7,14 @@ use std::{
 };
 
 use futures::future::{join, join_all};
-use k8s_openapi::jiff::SignedDuration;
 use kube::api::Patch;
 use lessor_cluster::audit::Entries;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
     requests::Step,
-    world::{MOMENT, TOLERANCE, World, holder, until},
+    world::{MOMENT, World, heavy, holder, until},
 };
 
 impl World {
@@ -42,8 +41,7 @@ async fn overtake(world: &World, step: Step, annotations: Value, change: impl As
     assert_eq!(codes.first(), Some(&409), "the API server refuses what was decided earlier: {codes:?}");
 }
 
-#[tokio::test]
-async fn an_object_made_anew_on_the_way_of_its_removal_survives() {
+pub(crate) async fn an_object_made_anew_on_the_way_of_its_removal_survives() {
     let world = World::new("anew").await;
     overtake(&world, Step::DeleteObject, json!({"lessor.dev/lease": "lease"}), async |name| {
         world.delete_map(name).await;
@@ -53,8 +51,7 @@ async fn an_object_made_anew_on_the_way_of_its_removal_survives() {
     assert_eq!(world.keys("map").await, ["new"]);
 }
 
-#[tokio::test]
-async fn an_object_made_anew_without_annotations_on_the_way_of_its_removal_survives() {
+pub(crate) async fn an_object_made_anew_without_annotations_on_the_way_of_its_removal_survives() {
     let world = World::new("anew-free").await;
     overtake(&world, Step::DeleteObject, json!({"lessor.dev/lease": "lease"}), async |name| {
         world.delete_map(name).await;
@@ -64,8 +61,7 @@ async fn an_object_made_anew_without_annotations_on_the_way_of_its_removal_survi
     assert_eq!(world.keys("map").await, ["new"]);
 }
 
-#[tokio::test]
-async fn an_object_attached_to_another_lease_on_the_way_of_its_removal_survives() {
+pub(crate) async fn an_object_attached_to_another_lease_on_the_way_of_its_removal_survives() {
     let world = World::new("moved").await;
     overtake(&world, Step::DeleteObject, json!({"lessor.dev/lease": "lease"}), async |name| {
         world.patch_map(name, json!({"metadata": {"annotations": {"lessor.dev/lease": "other"}}})).await;
@@ -74,8 +70,7 @@ async fn an_object_attached_to_another_lease_on_the_way_of_its_removal_survives(
     assert_eq!(world.keys("map").await, ["a", "b"]);
 }
 
-#[tokio::test]
-async fn an_object_detached_on_the_way_of_its_removal_survives() {
+pub(crate) async fn an_object_detached_on_the_way_of_its_removal_survives() {
     let world = World::new("freed").await;
     overtake(&world, Step::DeleteObject, json!({"lessor.dev/lease": "lease"}), async |name| {
         world.patch_map(name, json!({"metadata": {"annotations": {"lessor.dev/lease": null}}})).await;
@@ -84,8 +79,7 @@ async fn an_object_detached_on_the_way_of_its_removal_survives() {
     assert_eq!(world.keys("map").await, ["a", "b"]);
 }
 
-#[tokio::test]
-async fn a_key_attached_to_another_lease_on_the_way_of_its_removal_survives() {
+pub(crate) async fn a_key_attached_to_another_lease_on_the_way_of_its_removal_survives() {
     let world = World::new("moved-key").await;
     overtake(&world, Step::RemoveKeys, json!({"key.lessor.dev/a": "lease"}), async |name| {
         world.patch_map(name, json!({"metadata": {"annotations": {"key.lessor.dev/a": "other"}}})).await;
@@ -96,8 +90,7 @@ async fn a_key_attached_to_another_lease_on_the_way_of_its_removal_survives() {
     assert_eq!(json!(map.metadata.annotations), json!({"key.lessor.dev/a": "other"}));
 }
 
-#[tokio::test]
-async fn keys_of_an_object_made_anew_on_the_way_of_their_removal_survive() {
+pub(crate) async fn keys_of_an_object_made_anew_on_the_way_of_their_removal_survive() {
     let world = World::new("anew-keys").await;
     overtake(&world, Step::RemoveKeys, json!({"key.lessor.dev/a": "lease"}), async |name| {
         world.delete_map(name).await;
@@ -107,8 +100,7 @@ async fn keys_of_an_object_made_anew_on_the_way_of_their_removal_survive() {
     assert_eq!(world.keys("map").await, ["a", "b"]);
 }
 
-#[tokio::test]
-async fn an_edit_on_the_way_of_a_removal_is_kept_and_the_key_goes_all_the_same() {
+pub(crate) async fn an_edit_on_the_way_of_a_removal_is_kept_and_the_key_goes_all_the_same() {
     let world = World::new("edited").await;
     overtake(&world, Step::RemoveKeys, json!({"key.lessor.dev/a": "lease"}), async |name| {
         world.patch_map(name, json!({"data": {"a": "edited", "b": "edited", "c": "new"}})).await;
@@ -119,9 +111,9 @@ async fn an_edit_on_the_way_of_a_removal_is_kept_and_the_key_goes_all_the_same()
     assert_eq!(map.metadata.annotations.unwrap_or_default().len(), 0);
 }
 
-/// Eight writers hammer one ConfigMap while five keys of it are to go.
-#[tokio::test]
-async fn keys_go_and_no_edit_is_lost_in_an_object_that_others_update_all_the_time() {
+/// Four writers write to one ConfigMap, up to 400 times a second, while five keys of it are to go.
+pub(crate) async fn keys_go_and_no_edit_is_lost_in_an_object_that_others_update_all_the_time() {
+    let _heavy = heavy().await;
     let world = World::new("busy").await;
     let _operator = world.primary(&[]).await;
     let keys = ["k0", "k1", "k2", "k3", "k4"];
@@ -135,9 +127,11 @@ async fn keys_go_and_no_edit_is_lost_in_an_object_that_others_update_all_the_tim
         let (mut last, maps) = (0_u64, world.config_maps());
         while !done.load(Ordering::Relaxed) {
             last += 1;
+            let next = Instant::now() + Duration::from_millis(10);
             let patch = json!({"data": {format!("writer-{writer}"): last.to_string()}});
             maps.patch("busy", &holder(), &Patch::Merge(patch)).await.expect("an update");
             updates.fetch_add(1, Ordering::Relaxed);
+            sleep_until(next).await;
         }
         last
     };
@@ -150,7 +144,7 @@ async fn keys_go_and_no_edit_is_lost_in_an_object_that_others_update_all_the_tim
         done.store(true, Ordering::Relaxed);
         rate
     };
-    let (rate, last) = join(watch, join_all((0..8).map(write))).await;
+    let (rate, last) = join(watch, join_all((0..4).map(write))).await;
 
     let map = world.map("busy").await;
     assert_eq!(map.metadata.annotations.unwrap_or_default().len(), 0);
@@ -160,7 +154,7 @@ async fn keys_go_and_no_edit_is_lost_in_an_object_that_others_update_all_the_tim
         .map(|(writer, last)| (format!("writer-{writer}"), last.to_string()))
         .collect();
     assert_eq!(map.data, Some(expected), "no key is left, and no edit is lost");
-    eprintln!("{rate:.0} updates a second by others");
+    world.print(format_args!("{rate:.0} updates a second by others"));
     let removals = world.removals("busy");
     for key in keys {
         let tries: Vec<_> = removals
@@ -171,13 +165,13 @@ async fn keys_go_and_no_edit_is_lost_in_an_object_that_others_update_all_the_tim
             .collect();
         let gone = tries.iter().find(|entry| entry.is_accepted()).expect("it was removed").at;
         let took = gone.duration_since(world.life(key).end.expect("an end").answered);
-        eprintln!("{key}: {} tries, gone {took:?} after the end", tries.len());
-        assert!(took < SignedDuration::try_from(TOLERANCE).expect("a short time"));
+        world.print(format_args!("{key}: {} tries, gone {took:?} after the end", tries.len()));
     }
 }
 
-#[tokio::test]
-async fn a_hundred_keys_of_one_object_on_a_hundred_leases_that_end_together_leave_in_few_patches() {
+pub(crate) async fn a_hundred_keys_of_one_object_on_a_hundred_leases_that_end_together_leave_in_few_patches()
+{
+    let _heavy = heavy().await;
     let world = World::new("hundred").await;
     let operator = world.primary(&[]).await;
     let names: Vec<String> = (0..100).map(|number| format!("k{number}")).collect();
@@ -206,12 +200,12 @@ async fn a_hundred_keys_of_one_object_on_a_hundred_leases_that_end_together_leav
     let removals = world.removals("shared");
     let refused = removals.iter().filter(|entry| !entry.is_accepted()).count();
     let spread = ends.iter().max().zip(ends.iter().min()).map(|(last, first)| last.duration_since(*first));
-    eprintln!(
+    world.print(format_args!(
         "{} patches ({refused} refused) for {} ends within {:?}",
         removals.len(),
         ends.len(),
         spread.expect("ends"),
-    );
+    ));
     assert_eq!(ends.len(), 100);
     assert!(removals.len() <= 30, "{removals}");
 }

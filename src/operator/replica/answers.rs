@@ -25,6 +25,7 @@ impl Replica {
             Cause::Object(ref id, version) => self.object_answered(id, version, &flight, answer, now),
             Cause::Arbitration => self.arbitration_answered(&flight, &answer, now),
             Cause::Check(ref work) => self.check_answered(work, &flight, answer, now),
+            Cause::Kinds => self.kinds_answered(&answer, now),
         }
         self.follow_role(now);
     }
@@ -59,7 +60,7 @@ impl Replica {
                     self.tell(uid, doing, now);
                 }
                 if is_gone(&lease) {
-                    self.lose_lease(uid, Version::MAX, now);
+                    self.bury_lease(uid, now);
                 } else {
                     self.see_lease(&lease, now);
                 }
@@ -68,12 +69,17 @@ impl Replica {
                 if doing == Doing::Delete {
                     self.tell(uid, doing, now);
                 }
-                let version = self.leases.get(&uid).map(|entry| entry.record.version).unwrap_or_default();
-                self.lose_lease(uid, version, now);
+                self.bury_lease(uid, now);
             }
             _ if retry => {}
             _ => self.touch_lease(uid, now),
         }
+    }
+
+    /// An answer says that a lease is gone, whatever the watch still shows.
+    fn bury_lease(&mut self, uid: Uuid, now: &Now) {
+        self.leases.bury(uid);
+        self.lose_lease(uid, Version::MAX, now);
     }
 
     pub(super) fn lease_refused(&mut self, uid: Uuid, doing: Doing, refusal: &Refusal) {
@@ -88,7 +94,7 @@ impl Replica {
             Refusal::Throttled(_) | Refusal::Failing(_) => {
                 tracing::debug!(lease = %place, ?doing, %refusal, "trying again");
             }
-            Refusal::Invalid(_) | Refusal::Forbidden(_) | Refusal::NoSuchKind => {
+            Refusal::Unremovable(_) | Refusal::Invalid(_) | Refusal::Forbidden(_) | Refusal::NoSuchKind => {
                 tracing::warn!(lease = %place, ?doing, %refusal, "request refused, trying again");
                 let note = format!("the API server refuses our write: {refusal}");
                 self.say_once(uid, "WriteRefused", || note);
@@ -144,11 +150,14 @@ impl Replica {
         self.writer.done(&work, result, retry, flight.sent_at, now.mono);
         match answer {
             Answer::Object(meta) => {
-                self.tell_removed(id, flight);
+                if self.tell_removed(id, flight, Some(&meta)) {
+                    self.removal_allowed(&id.kind, now);
+                }
                 self.see_object(id, &meta, now);
             }
             Answer::Deleted => {
-                self.tell_removed(id, flight);
+                self.tell_removed(id, flight, None);
+                self.removal_allowed(&id.kind, now);
                 self.lose_object(id, Some(version), now);
             }
             Answer::Gone => self.lose_object(id, Some(version), now),
@@ -157,17 +166,23 @@ impl Replica {
         }
     }
 
-    /// Tells what a request removed. A watch may have shown it before the answer came, so the request says what it was.
-    fn tell_removed(&mut self, id: &ObjectId, flight: &Flight) {
-        let Request::Remove { removal, .. } = &flight.request else { return };
-        let (uid, note) = match removal {
-            Removal::Delete { uid, .. } => (*uid, "removed with its lease".to_owned()),
-            Removal::Keys { uid, keys, .. } => {
+    /// Tells what a request removed, if it did; `left` is the object, if it is still there. A watch may have shown it before
+    /// the answer came, so the request says what it was.
+    fn tell_removed(&mut self, id: &ObjectId, flight: &Flight, left: Option<&ObjectMeta>) -> bool {
+        let Request::Remove { removal, .. } = &flight.request else { return false };
+        let (uid, reason, note) = match removal {
+            // Asked for, and not done before its finalizers are gone.
+            Removal::Delete { uid, .. } if left.is_some() => {
+                (*uid, "Removing", "goes with its lease, and waits for its finalizers".to_owned())
+            }
+            Removal::Delete { uid, .. } => (*uid, "Removed", "removed with its lease".to_owned()),
+            Removal::Keys { uid, keys, .. } | Removal::Members { uid, keys, .. } => {
                 let keys: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
-                (*uid, format!("removed {} with its lease", keys.join(", ")))
+                (*uid, "Removed", format!("removed {} with its lease", keys.join(", ")))
             }
         };
-        self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), "Removed", note));
+        self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), reason, note));
+        true
     }
 
     pub(super) fn object_refused(&mut self, id: &ObjectId, version: Version, refusal: &Refusal, now: &Now) {
@@ -194,6 +209,7 @@ impl Replica {
         let hinder = |reason, message: String, retry_at| Some(Hindrance { reason, message, retry_at, tries });
         let hindrance = match refusal {
             Refusal::Throttled(_) | Refusal::Conflict => None,
+            Refusal::Unremovable(message) => hinder("NotRemovable", message.clone(), None),
             Refusal::Invalid(message) if message.contains("immutable") => hinder(
                 "Immutable",
                 "it is immutable, so no key of it can be removed: delete it, or detach its keys".to_owned(),
@@ -203,7 +219,7 @@ impl Replica {
                 hinder("Refused", format!("the API server refuses: {message}"), backoff(60))
             }
             Refusal::Forbidden(message) => {
-                hinder("Forbidden", format!("the operator lacks a right: {message}"), backoff(60))
+                hinder(kinds::FORBIDDEN, format!("the operator lacks a right: {message}"), backoff(60))
             }
             Refusal::NoAnswer(_) => {
                 object.stale = true;
@@ -213,6 +229,7 @@ impl Replica {
                 hinder("Failing", refusal.to_string(), backoff(30))
             }
         };
+        let forbidden = hindrance.as_ref().is_some_and(|hindrance| hindrance.reason == kinds::FORBIDDEN);
         if let Some(hindrance) = hindrance {
             let news = object.hindrance.as_ref().is_none_or(|old| old.reason != hindrance.reason);
             let transient = matches!(hindrance.reason, "NoAnswer" | "Failing");
@@ -228,6 +245,9 @@ impl Replica {
                 ));
             }
             object.hindrance = Some(hindrance);
+        }
+        if forbidden {
+            self.removal_forbidden(id);
         }
         let leases: Vec<Place> = self.objects.leases_of(id);
         self.touch_object(id, now);

@@ -119,7 +119,7 @@ impl Replica {
         let flights = std::mem::take(&mut self.flights);
         for (ticket, flight) in flights {
             let work = match &flight.cause {
-                Cause::Arbitration | Cause::Check(_) | Cause::Probe => {
+                Cause::Arbitration | Cause::Check(_) | Cause::Probe | Cause::Kinds => {
                     self.flights.insert(ticket, flight);
                     continue;
                 }
