@@ -1,6 +1,9 @@
 //! What the `lessor` command can be told to do.
 
+mod access;
+mod check;
 mod crd;
+mod detach;
 mod run;
 
 use clap::{Parser, Subcommand};
@@ -15,8 +18,12 @@ pub(crate) struct Lessor {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    /// See that an operator works: let it grant a lease, end it, and remove what is attached.
+    Check(check::Args),
     /// Print the custom resource definitions as YAML, to be applied or compared.
     Crd(crd::Args),
+    /// Take our finalizer off leases, so that they can be deleted where no operator runs any more.
+    DetachFinalizers(detach::Args),
     /// Run one replica of the operator.
     Run(Box<run::Args>),
     /// Print the version.
@@ -27,7 +34,9 @@ impl Lessor {
     /// Does what the arguments say.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
+            Command::Check(args) => check::run(&args, std::io::stdout().lock()),
             Command::Crd(args) => crd::run(&args, std::io::stdout().lock()),
+            Command::DetachFinalizers(args) => detach::run(&args, std::io::stdout().lock()),
             Command::Run(args) => run::run(*args),
             Command::Version => version(std::io::stdout().lock()),
         }

@@ -1,11 +1,17 @@
-//! The admin port: whether a replica is alive and ready, for probes and people.
+//! The admin port: whether a replica is alive and ready, and its metrics.
 //!
 //! Each question is put to the running replica itself. A loop that is stuck can't answer, and that's what `/healthz`
 //! shows; nothing ticks in between.
 
 use std::{net::SocketAddr, time::Duration};
 
-use axum::{Router, extract::State, http::StatusCode, routing::get};
+use axum::{
+    Router,
+    extract::State,
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+    routing::get,
+};
 use tokio::{
     net::TcpListener,
     sync::{mpsc, oneshot},
@@ -13,6 +19,8 @@ use tokio::{
 
 /// How long a replica that isn't stuck may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The format of metrics.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What a replica says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,8 +33,14 @@ pub struct Report {
     pub leases: usize,
 }
 
-/// Asks for a [`Report`].
-pub type Question = oneshot::Sender<Report>;
+/// A question to a replica, and where it answers.
+#[derive(Debug)]
+pub enum Question {
+    /// How is it?
+    Report(oneshot::Sender<Report>),
+    /// What are its metrics? (Text in the format of OpenMetrics.)
+    Metrics(oneshot::Sender<String>),
+}
 
 /// Serves the admin port until the process ends.
 ///
@@ -35,35 +49,53 @@ pub type Question = oneshot::Sender<Report>;
 pub async fn serve(address: SocketAddr, questions: mpsc::Sender<Question>) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "admin port");
-    let router =
-        Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz)).with_state(questions);
+    let router = Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(questions);
     axum::serve(listener, router).await
 }
 
-async fn ask(questions: &mpsc::Sender<Question>) -> Option<Report> {
-    let (question, answer) = oneshot::channel();
+async fn ask<T>(
+    questions: &mpsc::Sender<Question>,
+    question: impl FnOnce(oneshot::Sender<T>) -> Question,
+) -> Option<T> {
+    let (sender, answer) = oneshot::channel();
     let asking = async {
-        questions.send(question).await.ok()?;
+        questions.send(question(sender)).await.ok()?;
         answer.await.ok()
     };
     tokio::time::timeout(PATIENCE, asking).await.ok().flatten()
 }
 
-async fn healthz(State(questions): State<mpsc::Sender<Question>>) -> (StatusCode, String) {
-    match ask(&questions).await {
-        Some(report) => (StatusCode::OK, describe(&report)),
-        None => (StatusCode::SERVICE_UNAVAILABLE, format!("stuck: no answer within {PATIENCE:?}\n")),
+async fn healthz(State(questions): State<mpsc::Sender<Question>>) -> Response {
+    match ask(&questions, Question::Report).await {
+        Some(report) => describe(&report).into_response(),
+        None => stuck(),
     }
 }
 
-async fn readyz(State(questions): State<mpsc::Sender<Question>>) -> (StatusCode, String) {
-    match ask(&questions).await {
-        Some(report) if report.missing.is_empty() => (StatusCode::OK, describe(&report)),
+async fn readyz(State(questions): State<mpsc::Sender<Question>>) -> Response {
+    match ask(&questions, Question::Report).await {
+        Some(report) if report.missing.is_empty() => describe(&report).into_response(),
         Some(report) => {
             (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", report.missing.join("; ")))
+                .into_response()
         }
-        None => (StatusCode::SERVICE_UNAVAILABLE, format!("stuck: no answer within {PATIENCE:?}\n")),
+        None => stuck(),
     }
+}
+
+async fn metrics(State(questions): State<mpsc::Sender<Question>>) -> Response {
+    match ask(&questions, Question::Metrics).await {
+        Some(text) => ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
+        None => stuck(),
+    }
+}
+
+fn stuck() -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, format!("stuck: no answer within {PATIENCE:?}\n")).into_response()
 }
 
 fn describe(report: &Report) -> String {

@@ -43,6 +43,8 @@ pub struct Entry {
     pub in_flight: bool,
     /// Whether the lessor has handed it out as expired.
     pub handed_out: bool,
+    /// The deadline at which this replica ended it, while something attached to it is still there.
+    pub overran: Option<LeaseTime>,
     /// What was last said of it, so that it isn't said again.
     pub said: Option<&'static str>,
 }
@@ -170,6 +172,7 @@ impl Leases {
             due: None,
             in_flight: false,
             handed_out: false,
+            overran: None,
             said: None,
         };
         self.entries.insert(uid, entry);

@@ -94,6 +94,17 @@ impl Request {
             Self::Remove { removal: Removal::Keys { .. }, .. } => "remove-keys",
         }
     }
+
+    /// The lease that it is about.
+    pub fn lease(&self) -> Option<&Place> {
+        match self {
+            Self::ReadLease { lease }
+            | Self::SetFinalizers { lease, .. }
+            | Self::WriteStatus { lease, .. }
+            | Self::DeleteLease { lease, .. } => Some(lease),
+            _ => None,
+        }
+    }
 }
 
 /// What the server answered.
@@ -105,10 +116,23 @@ pub enum Answer {
     Lease(Box<Lease>),
     /// The metadata of the object, as it now is.
     Object(Box<ObjectMeta>),
-    /// It isn't there (any more): read, written or deleted, it makes no difference.
+    /// It isn't there (any more): somebody else deleted it.
     Gone,
+    /// It is there no more: this request has deleted it.
+    Deleted,
     /// It was not done, or nobody knows whether it was.
     Refused(Refusal),
+}
+
+impl Answer {
+    /// A word for metrics.
+    pub fn outcome(&self) -> &'static str {
+        match self {
+            Self::Lessor(_) | Self::Lease(_) | Self::Object(_) | Self::Deleted => "ok",
+            Self::Gone => "gone",
+            Self::Refused(refusal) => refusal.outcome(),
+        }
+    }
 }
 
 /// Why a request was not done.
@@ -130,6 +154,22 @@ pub enum Refusal {
     Failing(String),
     /// No answer came: whether the request was done is unknown.
     NoAnswer(String),
+}
+
+impl Refusal {
+    /// A word for metrics.
+    pub fn outcome(&self) -> &'static str {
+        match self {
+            Self::Conflict => "conflict",
+            Self::LowerTerm => "lower-term",
+            Self::NoSuchKind => "no-such-kind",
+            Self::Invalid(_) => "invalid",
+            Self::Forbidden(_) => "forbidden",
+            Self::Throttled(_) => "throttled",
+            Self::Failing(_) => "failing",
+            Self::NoAnswer(_) => "no-answer",
+        }
+    }
 }
 
 impl std::fmt::Display for Refusal {

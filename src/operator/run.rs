@@ -7,12 +7,15 @@ use thiserror::Error;
 use tokio::{
     sync::mpsc,
     task::{AbortHandle, JoinSet},
+    time::Instant,
 };
 
 use super::{
     admin::{self, Question, Report},
     attached::Kind,
+    figures::Figures,
     hearing::Hearing,
+    metrics::Metrics,
     recorder::Recorder,
     replica::{Output, Replica, Ticket},
     request::Answer,
@@ -70,7 +73,8 @@ pub async fn run(config: Config, settings: Settings, stop: impl Future<Output = 
     let (asking, questions) = mpsc::channel(8);
     let mut background = JoinSet::new();
     watches::start(&client, &settings, &kinds, &sender, &mut background);
-    let (recorder, writing) = Recorder::new(client.clone(), &settings);
+    let metrics = Metrics::new();
+    let (recorder, writing) = Recorder::new(client.clone(), &settings, metrics.events());
     background.spawn(async {
         writing.await;
         Ok(())
@@ -83,6 +87,7 @@ pub async fn run(config: Config, settings: Settings, stop: impl Future<Output = 
     let shell = Shell {
         server: Server::new(client, settings.lessor.clone()),
         recorder,
+        metrics,
         replica: Replica::new(settings, &kinds),
         hearing,
         requests: JoinSet::new(),
@@ -95,6 +100,7 @@ pub async fn run(config: Config, settings: Settings, stop: impl Future<Output = 
 struct Shell {
     server: Server,
     recorder: Recorder,
+    metrics: Metrics,
     replica: Replica,
     hearing: Hearing,
     requests: JoinSet<(Ticket, Answer)>,
@@ -152,6 +158,7 @@ impl Shell {
                 _ = observations.recv_many(&mut batch, BATCH) => {
                     let now = self.hearing.now();
                     for observation in batch.drain(..) {
+                        self.metrics.observe(&observation);
                         self.replica.observe(observation, &now);
                     }
                 }
@@ -160,11 +167,24 @@ impl Shell {
                     return Err(Error::Ended);
                 }
                 Some(question) = questions.recv() => {
-                    // Whoever asked may have gone.
-                    let _ = question.send(self.report());
+                    self.reply(question, observations.len());
                 }
                 () = self.hearing.heard_again() => self.replica.heard_again(&self.hearing.now()),
                 () = wake => {}
+            }
+        }
+    }
+
+    /// Whoever asked may have gone; then nobody hears it.
+    fn reply(&mut self, question: Question, waiting: usize) {
+        match question {
+            Question::Report(to) => drop(to.send(self.report())),
+            Question::Metrics(to) => {
+                let figures = Figures::of(&mut self.replica, &self.hearing.now());
+                match self.metrics.text(&figures, waiting) {
+                    Ok(text) => drop(to.send(text)),
+                    Err(error) => tracing::error!(%error, "metrics can't be written"),
+                }
             }
         }
     }
@@ -185,8 +205,17 @@ impl Shell {
         }
         for (ticket, request, time) in output.requests {
             let server = self.server.clone();
-            let sending = async move { (ticket, server.send(request, time).await) };
+            let metrics = self.metrics.clone();
+            let sending = async move {
+                let (verb, sent) = (request.verb(), Instant::now());
+                let answer = server.send(request, time).await;
+                metrics.request(verb, &answer, sent.elapsed());
+                (ticket, answer)
+            };
             self.aborts.insert(ticket, self.requests.spawn(sending));
+        }
+        for deed in output.deeds {
+            self.metrics.count(deed);
         }
         for notice in output.notices {
             self.recorder.tell(notice);

@@ -82,7 +82,7 @@ impl Server {
                 let preconditions = Preconditions { uid: Some(uid.to_string()), resource_version: None };
                 let params = DeleteParams::background().preconditions(preconditions);
                 let deleted = leases(&lease.namespace).delete(&lease.name, &params).await?;
-                deleted.either(|lease| Answer::Lease(Box::new(lease)), |_| Answer::Gone)
+                deleted.either(|lease| Answer::Lease(Box::new(lease)), |_| Answer::Deleted)
             }
             Request::ReadObject { object } => {
                 let meta = self.objects(&object).get_metadata(&object.place.name).await?;
@@ -93,7 +93,7 @@ impl Server {
                     Preconditions { uid: Some(uid.to_string()), resource_version: Some(version.to_string()) };
                 let params = DeleteParams::background().preconditions(preconditions);
                 let deleted = self.objects(&object).delete(&object.place.name, &params).await?;
-                deleted.either(|object| Answer::Object(Box::new(object.metadata)), |_| Answer::Gone)
+                deleted.either(|object| Answer::Object(Box::new(object.metadata)), |_| Answer::Deleted)
             }
             Request::Remove { object, removal: Removal::Keys { patch, .. } } => {
                 let api = self.objects(&object);

@@ -1,6 +1,9 @@
 //! Taking in answers.
 
+use std::collections::BTreeSet;
+
 use super::*;
+use crate::api::Key;
 
 impl Replica {
     /// Takes in the answer to a request.
@@ -44,7 +47,7 @@ impl Replica {
         let (result, retry) = match &answer {
             Answer::Lease(_) if doing == Doing::Read => (WorkResult::None, false),
             Answer::Lease(_) | Answer::Object(_) | Answer::Lessor(_) => (WorkResult::Extend, false),
-            Answer::Gone => (WorkResult::None, false),
+            Answer::Gone | Answer::Deleted => (WorkResult::None, false),
             Answer::Refused(refusal) => {
                 self.lease_refused(uid, doing, refusal);
                 (WorkResult::None, !matches!(refusal, Refusal::Conflict | Refusal::LowerTerm))
@@ -54,14 +57,11 @@ impl Replica {
         match answer {
             Answer::Lease(lease) => {
                 if doing != Doing::Read {
-                    self.tell(uid, doing, now);
+                    self.tell(uid, doing, &flight.request, now);
                 }
                 self.see_lease(&lease, now);
             }
-            Answer::Gone => {
-                if doing == Doing::Delete {
-                    self.tell(uid, doing, now);
-                }
+            Answer::Gone | Answer::Deleted => {
                 let version = self.leases.get(&uid).map(|entry| entry.record.version).unwrap_or_default();
                 self.lose_lease(uid, version, now);
             }
@@ -90,34 +90,46 @@ impl Replica {
         }
     }
 
-    /// Tells what was done for a lease, as it stood before.
-    pub(super) fn tell(&mut self, uid: Uuid, doing: Doing, now: &Now) {
-        let Some(entry) = self.leases.get(&uid) else { return };
-        let record = &entry.record;
-        let attached = self.objects.count(&record.place);
-        let (reason, note) = match doing {
+    /// Tells and counts what was done for a lease. The watch may have been faster than the answer: the lease may be
+    /// known in a later version, or no more.
+    pub(super) fn tell(&mut self, uid: Uuid, doing: Doing, request: &Request, now: &Now) {
+        let Some(place) = request.lease().cloned() else { return };
+        let attached = self.objects.count(&place);
+        let (deed, reason, note) = match doing {
             Doing::Grant => {
-                let ttl = granted_ttl(record.ttl_seconds, &self.settings);
-                ("Granted", format!("granted for {} s", ttl.as_secs()))
+                let ttl = self.leases.get(&uid).map(|entry| granted_ttl(entry.record.ttl_seconds, &self.settings));
+                let note = ttl.map_or("granted".to_owned(), |ttl| format!("granted for {} s", ttl.as_secs()));
+                (Some(Deed::Granted), "Granted", note)
             }
-            Doing::Warn => ("Expiring", "ends soon unless it is renewed".to_owned()),
+            Doing::Warn => (None, "Expiring", "ends soon unless it is renewed".to_owned()),
             Doing::End(deadline) => {
                 let going = format!("{} objects and {} keys go", attached.objects, attached.keys);
                 match deadline {
                     Some(deadline) => {
-                        let late = now.lease.since(deadline).as_millis();
-                        ("Expired", format!("expired {late} ms after its deadline; {going}"))
+                        let late = now.lease.since(deadline);
+                        if attached != Default::default()
+                            && let Some(entry) = self.leases.get_mut(&uid)
+                        {
+                            entry.overran = Some(deadline);
+                        }
+                        let note = format!("expired {} ms after its deadline; {going}", late.as_millis());
+                        (Some(Deed::Expired(late)), "Expired", note)
                     }
-                    None => ("Revoked", format!("revoked: the lease was deleted; {going}")),
+                    None => {
+                        (Some(Deed::Revoked), "Revoked", format!("revoked: the lease was deleted; {going}"))
+                    }
                 }
             }
-            Doing::Release => ("Released", "all that was attached is gone".to_owned()),
+            Doing::Release => {
+                (Some(Deed::Released), "Released", "all that was attached is gone".to_owned())
+            }
             Doing::Read | Doing::Prepare | Doing::Publish | Doing::Delete => {
-                tracing::debug!(lease = %record.place, ?doing, "done");
+                tracing::debug!(lease = %place, ?doing, "done");
                 return;
             }
         };
-        self.out.notices.push(Notice::normal(About::Lease(record.place.clone(), uid), reason, note));
+        self.out.deeds.extend(deed);
+        self.out.notices.push(Notice::normal(About::Lease(place, uid), reason, note));
     }
 
     pub(super) fn object_answered(
@@ -139,17 +151,29 @@ impl Replica {
         self.writer.done(&work, result, retry, flight.sent_at, now.mono);
         match answer {
             Answer::Object(meta) => {
-                if let (false, Some(object)) = (reading, self.objects.get(id)) {
-                    self.out.notices.push(removed(id, object.uid, &flight.request));
+                match &flight.request {
+                    Request::Remove { removal: Removal::Keys { keys, .. }, .. } => {
+                        let names: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
+                        let leases = self.leases_to_tell(id, Some(keys));
+                        let note = format!("removed {} with {leases}", names.join(", "));
+                        let uid = uid_of(meta.uid.as_deref()).unwrap_or_default();
+                        self.tell_removed(id, uid, Deed::RemovedKeys(keys.len()), note);
+                    }
+                    Request::Remove { .. } => {
+                        tracing::info!(object = %id, "deletion asked for: it waits for finalizers of its own");
+                    }
+                    _ => {}
                 }
                 self.see_object(id, &meta, now);
             }
-            Answer::Gone => {
-                if let (false, Some(object)) = (reading, self.objects.get(id)) {
-                    self.out.notices.push(removed(id, object.uid, &flight.request));
+            Answer::Deleted => {
+                if let Request::Remove { removal: Removal::Delete { uid, .. }, .. } = &flight.request {
+                    let note = format!("removed with {}", self.leases_to_tell(id, None));
+                    self.tell_removed(id, *uid, Deed::RemovedObject, note);
                 }
                 self.lose_object(id, Some(version), now);
             }
+            Answer::Gone => self.lose_object(id, Some(version), now),
             Answer::Refused(refusal) => self.object_refused(id, version, &refusal, now),
             Answer::Lease(_) | Answer::Lessor(_) => {}
         }
@@ -209,6 +233,9 @@ impl Replica {
                     note,
                 ));
             }
+            if news {
+                self.out.deeds.push(Deed::Hindered(hindrance.reason));
+            }
             object.hindrance = Some(hindrance);
         }
         let leases: Vec<Place> = self.objects.leases_of(id);
@@ -217,15 +244,43 @@ impl Replica {
             self.touch_place(&place, now);
         }
     }
-}
 
-fn removed(id: &ObjectId, uid: Uuid, request: &Request) -> Notice {
-    let note = match request {
-        Request::Remove { removal: Removal::Keys { keys, .. }, .. } => {
-            let keys: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
-            format!("removed {} with its lease", keys.join(", "))
+    /// An object that waited for finalizers of its own, after its lease had ended, is gone at last.
+    pub(super) fn tell_late_removal(&mut self, id: &ObjectId, version: Option<Version>) {
+        let Some(object) = self.objects.get(id).filter(|object| {
+            self.leading.is_some() && object.deleting && version.is_none_or(|version| version >= object.version)
+        }) else {
+            return;
+        };
+        let uid = object.uid;
+        let ended = object.attachments.whole.as_ref().is_some_and(|name| {
+            let place = Place::new(id.place.namespace.clone(), name.as_str());
+            self.leases.at(&place).is_some_and(|(_, entry)| entry.record.status.has_ended())
+        });
+        if ended {
+            let note = format!("removed with {}", self.leases_to_tell(id, None));
+            self.tell_removed(id, uid, Deed::RemovedObject, note);
         }
-        _ => "removed with its lease".to_owned(),
-    };
-    Notice::normal(About::Object(id.clone(), uid), "Removed", note)
+    }
+
+    /// The lease that an object, or the leases that keys of it, are attached to, as far as it is still known: the watch
+    /// may have been faster.
+    fn leases_to_tell(&self, id: &ObjectId, keys: Option<&BTreeSet<Key>>) -> String {
+        let Some(object) = self.objects.get(id) else { return "its lease".to_owned() };
+        let names: BTreeSet<&str> = match keys {
+            None => object.attachments.whole.iter().map(|name| name.as_str()).collect(),
+            Some(keys) => {
+                keys.iter().filter_map(|key| object.attachments.keys.get(key)).map(|name| name.as_str()).collect()
+            }
+        };
+        if names.is_empty() {
+            return "its lease".to_owned();
+        }
+        format!("lease {}", names.into_iter().collect::<Vec<_>>().join(", "))
+    }
+
+    fn tell_removed(&mut self, id: &ObjectId, uid: Uuid, deed: Deed, note: String) {
+        self.out.deeds.push(deed);
+        self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), "Removed", note));
+    }
 }

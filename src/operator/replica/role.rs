@@ -50,7 +50,7 @@ impl Replica {
     pub(super) fn arbitration_answered(&mut self, flight: &Flight, answer: &Answer, now: &Now) {
         match answer {
             Answer::Lessor(lessor) => self.see_lessor(lessor, now),
-            Answer::Gone => self.arbitration.see_none(),
+            Answer::Gone | Answer::Deleted => self.arbitration.see_none(),
             _ => {}
         }
         let next = self.arbitration.answered(answer, &flight.request, self.leases.len(), now.wall);
@@ -91,12 +91,14 @@ impl Replica {
         if before.is_some() {
             self.cancel_flights(now);
             self.leases.demote();
+            self.out.deeds.push(Deed::Demoted);
         }
         match leads {
             Some(term) => {
                 self.leases.promote();
                 let note = format!("{} is primary under term {term}", self.settings.identity);
                 self.out.notices.push(Notice::normal(About::Lessor, "Promoted", note));
+                self.out.deeds.push(Deed::Promoted);
                 let objects: Vec<ObjectId> = self.objects.iter().map(|(id, _)| id.clone()).collect();
                 for id in &objects {
                     self.report_problems(id);
