@@ -9,13 +9,13 @@ use kube::{
 
 /// Which API server, and as whom.
 #[derive(ClapArgs, Debug)]
-pub(crate) struct Args {
+pub(crate) struct Access {
     /// The kubeconfig to use. Default: KUBECONFIG, ~/.kube/config, or the service account inside a cluster.
     #[arg(long, env = "LESSOR_KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<std::path::PathBuf>,
 }
 
-impl Args {
+impl Access {
     /// The configuration of a client.
     pub(crate) async fn config(&self) -> anyhow::Result<Config> {
         let Some(path) = &self.kubeconfig else {

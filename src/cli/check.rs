@@ -13,7 +13,7 @@ use lessor::api::{Lease, attachment::LEASE_ANNOTATION};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{access, run::duration};
+use super::{access::Access, run::duration};
 
 /// How often to look.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     timeout: Duration,
 
     #[command(flatten)]
-    access: access::Args,
+    access: Access,
 }
 
 /// Checks, and says what was seen.

@@ -14,7 +14,7 @@ use lessor::{
 };
 use serde_json::json;
 
-use super::{access, run::duration};
+use super::{access::Access, run::duration};
 
 /// How many leases are read at once.
 const PAGE: u32 = 500;
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     settle: Duration,
 
     #[command(flatten)]
-    access: access::Args,
+    access: Access,
 }
 
 /// Takes the finalizer off.
@@ -72,8 +72,8 @@ async fn pass(client: &Client, api: &Api<Lease>) -> anyhow::Result<usize> {
     loop {
         let leases = match api.list_metadata(&page).await {
             Ok(leases) => leases,
-            // No such kind, no leases.
-            Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(found),
+            // No such kind (any more), no leases.
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(found),
             Err(error) => return Err(error).context("can't list leases"),
         };
         for lease in &leases.items {

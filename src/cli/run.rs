@@ -11,7 +11,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use lessor::operator::{run, settings::Settings};
 use tracing_subscriber::EnvFilter;
 
-use super::access;
+use super::access::Access;
 
 /// How a replica runs. Durations are written like 500ms, 10s, 5m or 2h.
 #[derive(ClapArgs, Debug)]
@@ -81,7 +81,7 @@ pub(crate) struct Args {
     admin_address: Option<std::net::SocketAddr>,
 
     #[command(flatten)]
-    access: access::Args,
+    access: Access,
 
     /// How log lines look. What is logged: RUST_LOG (default: info).
     #[arg(long, env = "LESSOR_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]

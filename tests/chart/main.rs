@@ -1,0 +1,20 @@
+//! The chart: what helm makes of it, and what a real API server and a real operator make of that.
+//!
+//! There are no nodes here, so a test plays the kubelet: it runs the operator with the arguments of the chart's
+//! Deployment, under the chart's ServiceAccount.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test may fail by panicking, and prints its figures"
+)]
+
+mod admission;
+mod events;
+mod generated;
+mod install;
+mod lifecycle;
+mod metrics;
+mod release;
+mod render;
+mod rights;
