@@ -8,3 +8,8 @@ pub mod api;
 pub mod lessor;
 pub mod operator;
 pub mod writer_lease;
+
+/// What the README shows in Rust has to compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

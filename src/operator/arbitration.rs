@@ -177,7 +177,18 @@ impl Arbitration {
 
     /// Goes on after a [`Move::Check`].
     pub fn checked(&mut self, still_undone: bool, leases: usize, now: Timestamp) -> Move {
-        if still_undone { self.write_claim(leases, now) } else { self.decide(Verdict::Abstained) }
+        if !still_undone {
+            return self.decide(Verdict::Abstained);
+        }
+        // Somebody was faster while this replica looked: a claim of the version that this one made would depose whoever has
+        // just taken over.
+        if let (Stage::Claiming { before, .. }, Some(known)) = (&self.stage, &self.known)
+            && *before != Some(known.version)
+            && self.holder(known) != Holder::Nobody
+        {
+            return self.decide(Verdict::Lost);
+        }
+        self.write_claim(leases, now)
     }
 
     /// Gives up whatever is under way.
@@ -257,4 +268,62 @@ fn patch(status: &LessorStatus, primary: Option<&str>) -> Value {
         "transitions": status.transitions,
         "leases": status.leases,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn lessor(version: u64, primary: &str, term: Term) -> Lessor {
+        serde_json::from_value(json!({
+            "apiVersion": "lessor.dev/v1alpha1", "kind": "Lessor",
+            "metadata": {"name": "default", "resourceVersion": version.to_string()},
+            "status": {"primary": primary, "term": term},
+        }))
+        .expect("a lessor")
+    }
+
+    fn answered(arbitration: &mut Arbitration, answer: Lessor, was: &Request) -> Move {
+        arbitration.see(&answer).expect("readable");
+        arbitration.answered(&Answer::Lessor(Box::new(answer)), was, 0, NOW)
+    }
+
+    /// A claim for overdue work that has read the `Lessor` and now looks at the work.
+    fn checking() -> Arbitration {
+        let mut arbitration = Arbitration::new("me");
+        arbitration.see(&lessor(7, "other", 1)).expect("readable");
+        let work = Work::Lease(Uuid::nil());
+        let Move::Send(read) = arbitration.claim(2, Reason::Overdue(work.clone())) else {
+            panic!("no request")
+        };
+        assert_eq!(answered(&mut arbitration, lessor(7, "other", 1), &read), Move::Check(work));
+        arbitration
+    }
+
+    #[test]
+    fn a_claim_is_bound_to_the_version_that_was_overdue() {
+        let Move::Send(Request::WriteLessor { version, .. }) = checking().checked(true, 0, NOW) else {
+            panic!("no claim")
+        };
+        assert_eq!(version, 7);
+    }
+
+    #[test]
+    fn a_takeover_seen_while_the_work_is_looked_at_is_not_taken_over() {
+        let mut arbitration = checking();
+        arbitration.see(&lessor(8, "third", 2)).expect("readable");
+        assert_eq!(arbitration.checked(true, 0, NOW), Move::Decided(Verdict::Lost));
+    }
+
+    #[test]
+    fn a_release_seen_while_the_work_is_looked_at_is_claimed() {
+        let mut arbitration = checking();
+        arbitration.see(&lessor(8, "", 1)).expect("readable");
+        let next = arbitration.checked(true, 0, NOW);
+        assert!(matches!(next, Move::Send(Request::WriteLessor { version: 8, .. })), "{next:?}");
+    }
 }

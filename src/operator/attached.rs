@@ -137,6 +137,8 @@ pub enum Removal {
     },
     /// Remove keys of it, with the annotations that attach them.
     Keys {
+        /// The uid that must be there.
+        uid: Uuid,
         /// Which.
         keys: BTreeSet<Key>,
         /// A merge patch that names uid and version.
@@ -317,7 +319,7 @@ impl AttachedObjects {
         if id.kind.resource.kind == "ConfigMap" {
             patch["binaryData"] = Value::Object(nulls);
         }
-        Some(Removal::Keys { keys, patch })
+        Some(Removal::Keys { uid: object.uid, keys, patch })
     }
 }
 

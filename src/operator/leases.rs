@@ -62,12 +62,16 @@ pub struct Change {
     pub renewed: bool,
     /// Its end was committed since.
     pub ended: bool,
+    /// What is said about its release has changed since.
+    pub released: bool,
 }
 
 /// All leases.
 pub struct Leases {
     entries: HashMap<Uuid, Entry>,
     places: HashMap<Place, Uuid>,
+    /// Those that answers say are gone, until the watch says so too: what it shows of them meanwhile is old.
+    buried: HashMap<Uuid, Place>,
     lessor: Lessor<Uuid>,
 }
 
@@ -81,12 +85,15 @@ impl Leases {
             expiry_rate: Some(Rate::new(settings.expiry_rate, settings.expiry_rate)),
             ..lessor::Config::default()
         });
-        Self { entries: HashMap::new(), places: HashMap::new(), lessor }
+        Self { entries: HashMap::new(), places: HashMap::new(), buried: HashMap::new(), lessor }
     }
 
     /// Takes in a version of a lease. An older one than the one known changes nothing.
     pub fn apply(&mut self, record: Record, recorded: Recorded, now: &Now, settings: &Settings) -> Change {
         let uid = record.uid;
+        if self.buried.contains_key(&uid) {
+            return Change { stale_news: true, ..Change::default() };
+        }
         if let Some(other) = self.places.get(&record.place).copied().filter(|other| *other != uid) {
             // One name, two leases: the newer object is the one that exists.
             if self.entries.get(&other).is_some_and(|entry| entry.record.version > record.version) {
@@ -118,6 +125,7 @@ impl Leases {
         }
         if new.status.has_ended() {
             change.ended = !old.status.has_ended();
+            change.released = old.status.released != new.status.released;
             if change.ended {
                 entry.linger_until = now.mono + settings.linger;
                 forget(&mut self.lessor, uid);
@@ -179,10 +187,32 @@ impl Leases {
         Change { new: true, ended, ..Change::default() }
     }
 
+    /// Takes in an answer that says that a lease is gone.
+    pub fn bury(&mut self, uid: Uuid) {
+        if let Some(entry) = self.entries.get(&uid) {
+            self.buried.insert(uid, entry.record.place.clone());
+        }
+    }
+
+    /// Takes in that the watch has shown the end of a lease.
+    pub fn exhume(&mut self, uid: Uuid) {
+        self.buried.remove(&uid);
+    }
+
+    /// Takes in that a watch has shown all leases there are in a namespace (`None`: in all).
+    pub fn all_shown(&mut self, namespace: Option<&str>) {
+        self.buried.retain(|_, place| namespace.is_some_and(|namespace| *place.namespace != *namespace));
+    }
+
     /// Takes in that a lease is gone, as of `version`.
     pub fn remove(&mut self, uid: Uuid, version: u64) -> Option<Entry> {
         let known = self.entries.get(&uid)?;
         if known.record.version > version { None } else { self.forget(uid) }
+    }
+
+    /// Stops the time of a lease that nobody can end.
+    pub fn shelve(&mut self, uid: Uuid) {
+        forget(&mut self.lessor, uid);
     }
 
     /// Forgets a lease.
@@ -365,9 +395,10 @@ fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: 
         // Since when it stands still is recorded nowhere.
         remaining = ttl;
     }
-    // On a start nobody knows how long holders couldn't renew.
+    // On a start nobody knows how long holders couldn't renew. A suspended lease lost nothing meanwhile.
     let grace = settings.start_grace.saturating_sub(now.mono);
-    expect(record, lessor.restore(record.uid, ttl.into(), remaining.max(grace), now.lease));
+    let remaining = if record.suspend { remaining } else { remaining.max(grace) };
+    expect(record, lessor.restore(record.uid, ttl.into(), remaining, now.lease));
     expect(record, lessor.set_end_by(record.uid, cap(record, now).map(|cap| cap.max(now.lease + grace))));
     if record.suspend {
         expect(record, lessor.suspend(record.uid, now.lease));

@@ -116,10 +116,10 @@ pub enum Answer {
     Lease(Box<Lease>),
     /// The metadata of the object, as it now is.
     Object(Box<ObjectMeta>),
-    /// It isn't there (any more): somebody else deleted it.
-    Gone,
-    /// It is there no more: this request has deleted it.
+    /// This request deleted it, and it is gone.
     Deleted,
+    /// It wasn't there (any more): read, written or deleted, it makes no difference.
+    Gone,
     /// It was not done, or nobody knows whether it was.
     Refused(Refusal),
 }

@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
+use http::{HeaderValue, header::USER_AGENT};
 use kube::{Client, Config, client::ClientBuilder};
 use thiserror::Error;
 use tokio::{
@@ -24,6 +25,8 @@ use super::{
     watches,
 };
 
+/// What a replica calls itself when it asks the API server.
+pub const AGENT: &str = concat!("lessor/", env!("CARGO_PKG_VERSION"));
 /// How many observations may wait. More would only be older.
 const OBSERVATIONS: usize = 1024;
 /// How many are taken in before the replica acts on them.
@@ -50,13 +53,15 @@ pub enum Error {
     Ended,
 }
 
-/// A client that listens for signs of life, and doesn't retry by itself.
+/// A client that says who it is, listens for signs of life, and doesn't retry by itself.
 ///
 /// # Errors
 /// [`Error::Client`]
 pub fn client(mut config: Config, hearing: &Hearing) -> Result<Client, Error> {
     // A write that the library sends again later isn't the one that was decided on.
     config.default_retry = false;
+    // The library names nobody, and an audit log or a server under load should tell who asks.
+    config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
     let builder = ClientBuilder::try_from(config).map_err(Error::Client)?;
     Ok(builder.with_layer(hearing).build())
 }
@@ -203,12 +208,12 @@ impl Shell {
                 request.abort();
             }
         }
-        for (ticket, request, time) in output.requests {
-            let server = self.server.clone();
-            let metrics = self.metrics.clone();
+        for (ticket, request, by) in output.requests {
+            let (server, metrics) = (self.server.clone(), self.metrics.clone());
+            let by = self.hearing.instant(by);
             let sending = async move {
                 let (verb, sent) = (request.verb(), Instant::now());
-                let answer = server.send(request, time).await;
+                let answer = server.send(request, by).await;
                 metrics.request(verb, &answer, sent.elapsed());
                 (ticket, answer)
             };

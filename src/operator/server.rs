@@ -8,6 +8,7 @@ use kube::{
     core::{PartialObjectMeta, Status},
 };
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::{
     attached::{ObjectId, Removal},
@@ -32,12 +33,17 @@ impl Server {
         Self { client, lessor: lessor.into() }
     }
 
-    /// Sends a request, and waits for its answer for `timeout` at most.
-    pub async fn send(&self, request: Request, timeout: Duration) -> Answer {
-        match tokio::time::timeout(timeout, self.exchange(request)).await {
+    /// Sends a request, and waits for its answer until `by` at most. After that nothing is sent any more: this process may
+    /// have been paused since the request was decided on.
+    pub async fn send(&self, request: Request, by: Instant) -> Answer {
+        let too_late = || Answer::Refused(Refusal::NoAnswer("none in time".to_owned()));
+        if Instant::now() >= by {
+            return too_late();
+        }
+        match tokio::time::timeout_at(by, self.exchange(request)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => refusal(error),
-            Err(_) => Answer::Refused(Refusal::NoAnswer(format!("none within {timeout:?}"))),
+            Err(_) => too_late(),
         }
     }
 

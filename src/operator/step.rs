@@ -125,7 +125,6 @@ impl Situation<'_> {
 
     fn while_active(&self, held: Held) -> Step {
         let (old, new) = (&self.record.status, self.current(held));
-        let lease = self.now.lease;
         let awaited = old.state() != new.state()
             || old.remaining_seconds != new.remaining_seconds
             || old.grant != new.grant
@@ -145,15 +144,18 @@ impl Situation<'_> {
         {
             return Step::Refresh(Box::new(new));
         }
-        // Half of what was published is over, and renewals have moved the deadline since.
+        // Half of what was published is over, and renewals have moved the deadline since. Not twice within half a TTL,
+        // though: what is published just before a renewal is old again soon after it.
         if let (Some(deadline), Some(published)) = (held.deadline, self.published_deadline)
             && deadline > published + TOLERANCE
         {
             let half = held.ttl / 2;
-            if published.since(lease) < half {
+            let written = self.written_at.map_or(Duration::ZERO, |written| written.saturating_add(half));
+            let next = self.mono_of(published).saturating_sub(half).max(written);
+            if next <= self.now.mono {
                 return Step::Refresh(Box::new(new));
             }
-            at(self.mono_of(published) - half.min(self.mono_of(published)));
+            at(next);
         }
         if old.attached != new.attached {
             let next = self.written_at.map_or(Duration::ZERO, |written| written + COUNT_INTERVAL);
@@ -243,7 +245,9 @@ impl Situation<'_> {
         if self.record.suspend {
             status.set_state(State::Suspended, wall);
             status.expiry = None;
-            status.remaining_seconds = Some(rounded_up(held.remaining));
+            // The lessor rounds up to milliseconds. One more than whole seconds is that, and must not become a second.
+            status.remaining_seconds =
+                Some(rounded_up(held.remaining.saturating_sub(Duration::from_millis(1))));
         } else {
             status.set_state(State::Granted, wall);
             status.remaining_seconds = None;
@@ -300,4 +304,86 @@ fn whole_seconds(duration: Duration) -> i64 {
 
 fn rounded_up(duration: Duration) -> i64 {
     whole_seconds(duration).saturating_add(i64::from(duration.subsec_nanos() > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::jiff::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::Lease;
+
+    const TTL: u64 = 10;
+
+    /// What is next, `now` seconds after the start, for a lease that was renewed and published this long after it.
+    fn step(now: u64, renewed: u64, published: u64) -> Step {
+        let lease: Lease = serde_json::from_value(json!({
+            "metadata": {
+                "namespace": "default", "name": "a", "uid": "6f0f6c6e-0000-4000-8000-000000000001",
+                "resourceVersion": "1", "generation": 1, "finalizers": ["lessor.dev/revoke"],
+            },
+            "spec": {"ttlSeconds": TTL},
+            "status": {
+                "conditions": [{
+                    "type": "Active", "status": "True", "reason": "Granted", "message": "",
+                    "lastTransitionTime": "2026-01-31T12:00:00Z",
+                }],
+                "observedGeneration": 1, "grantedTTLSeconds": TTL, "grantTime": "2026-01-31T12:00:00.000000Z",
+                "expiryTime": "2026-01-31T12:00:10.000000Z", "attached": {"objects": 0, "keys": 0},
+            },
+        }))
+        .expect("a lease");
+        let record = Record::read(&lease).expect("a record");
+        let at = |seconds: u64| LeaseTime::from_duration(Duration::from_secs(seconds));
+        let remaining = at(renewed + TTL).since(at(now));
+        let held = Held {
+            ttl: Duration::from_secs(TTL),
+            deadline: Some(at(renewed + TTL)),
+            remaining,
+            due: false,
+            overdue: None,
+        };
+        let now = Now {
+            mono: Duration::from_secs(now),
+            lease: at(now),
+            wall: Timestamp::UNIX_EPOCH,
+            server: None,
+            silence: Duration::ZERO,
+            deaf: false,
+        };
+        let situation = Situation {
+            record: &record,
+            stale: false,
+            held: Some(held),
+            // Written when it was published, with the deadline of a renewal one second before.
+            published_deadline: Some(at(published - 1 + TTL)),
+            nearer: false,
+            granted_by: None,
+            written_at: Some(Duration::from_secs(published)),
+            attached: Attached::default(),
+            hindrance: None,
+            linger_until: Duration::ZERO,
+            settings: &Settings::default(),
+            now: &now,
+        };
+        situation.step()
+    }
+
+    #[test]
+    fn a_deadline_is_published_anew_once_less_than_half_is_left_of_what_was() {
+        assert_eq!(step(20, 20, 20), Step::Wait(Duration::from_secs(25)));
+        assert!(matches!(step(25, 24, 20), Step::Refresh(_)));
+    }
+
+    #[test]
+    fn a_deadline_is_published_anew_no_more_than_once_within_half_a_ttl() {
+        // Less than half is left already at 24.
+        assert_eq!(step(24, 23, 20), Step::Wait(Duration::from_secs(25)));
+    }
+
+    #[test]
+    fn a_deadline_that_no_renewal_has_moved_is_not_published_again() {
+        assert_eq!(step(26, 19, 20), Step::Rest);
+    }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// The number of a primacy: each claim of the arbitration object raises it by one or more. Signed, as Kubernetes'
-/// integers are; 0 means that nobody ever was primary.
+/// The number of a primacy: each claim of the arbitration object raises it by one or more. Signed, as
+/// Kubernetes' integers are; 0 means that nobody ever was primary.
 pub type Term = i64;
 
 /// What the shell is to do now. Each is to be answered exactly once, whatever becomes of it.
@@ -20,16 +20,16 @@ pub enum Action<K> {
         /// When the lease lapses as things stand: whatever the run requests must time out before.
         until: Duration,
     },
-    /// Compare-and-swap the arbitration object, on condition that it still names this writer under `term`. Answer:
-    /// [`proved`](super::WriterLease::proved), [`lost`](super::WriterLease::lost) or
+    /// Compare-and-swap the arbitration object, on condition that it still names this writer under `term`.
+    /// Answer: [`proved`](super::WriterLease::proved), [`lost`](super::WriterLease::lost) or
     /// [`arbitration_failed`](super::WriterLease::arbitration_failed).
     Prove {
         /// The own term.
         term: Term,
     },
-    /// Read the arbitration object afresh, and if `reason` still holds, put this writer's name and `term` on it by
-    /// compare-and-swap. Answer: [`claimed`](super::WriterLease::claimed), [`lost`](super::WriterLease::lost),
-    /// [`abstained`](super::WriterLease::abstained) or
+    /// Read the arbitration object afresh, and if `reason` still holds, put this writer's name and `term` on
+    /// it by compare-and-swap. Answer: [`claimed`](super::WriterLease::claimed),
+    /// [`lost`](super::WriterLease::lost), [`abstained`](super::WriterLease::abstained) or
     /// [`arbitration_failed`](super::WriterLease::arbitration_failed).
     Claim {
         /// The lowest term to claim; one more than the object's own if that's higher.
@@ -37,8 +37,8 @@ pub enum Action<K> {
         /// Why, and so on which condition.
         reason: Reason<K>,
     },
-    /// Clear the arbitration object, on condition that it still names this writer under `term`. Needs no answer: if
-    /// it fails, the next takeover comes later.
+    /// Clear the arbitration object, on condition that it still names this writer under `term`. Needs no
+    /// answer: if it fails, the next takeover comes later.
     Resign {
         /// The term that this writer gave up.
         term: Term,
@@ -48,21 +48,22 @@ pub enum Action<K> {
 /// Why the arbitration object is to be claimed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Reason<K> {
-    /// It names nobody, as far as the machine knows. To be claimed only if it names nobody, or this very writer;
-    /// otherwise [`lost`](super::WriterLease::lost).
+    /// It names nobody, as far as the machine knows. To be claimed only if it names nobody, or this very
+    /// writer; otherwise [`lost`](super::WriterLease::lost).
     Empty,
-    /// The work of this key is overdue and nothing was seen of the primary. To be claimed, whoever it names, only if a
-    /// fresh look finds that work undone (otherwise [`abstained`](super::WriterLease::abstained)), and nothing on the object
-    /// that this writer hadn't seen: a term as high as the one to claim, or a proof, is a sign of life
-    /// ([`lost`](super::WriterLease::lost)). So, of many who find the same work overdue, one takes over.
+    /// The work of this key is overdue and nothing was seen of the primary. To be claimed, whoever it names,
+    /// only if a fresh look finds that work undone (otherwise [`abstained`](super::WriterLease::abstained)),
+    /// and nothing on the object that this writer hadn't seen: a term as high as the one to claim, or a
+    /// proof, is a sign of life ([`lost`](super::WriterLease::lost)). So, of many who find the same work
+    /// overdue, one takes over.
     Overdue(K),
 }
 
 /// Whom the arbitration object names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Holder {
-    /// This writer. A name must belong to one process: a restarted one needs a new name, or it takes an earlier
-    /// claim of its predecessor for its own.
+    /// This writer. A name must belong to one process: a restarted one needs a new name, or it takes an
+    /// earlier claim of its predecessor for its own.
     Me,
     /// Another writer.
     Other,
@@ -112,9 +113,10 @@ pub enum Observation {
     Demoted,
     /// Nobody leads: to be claimed.
     Vacant,
-    /// A claim of this writer, whose outcome was unknown, had succeeded. It proves itself before it runs anything.
+    /// A claim of this writer, whose outcome was unknown, had succeeded. It proves itself before it runs
+    /// anything.
     Adopted,
-    /// The term can't be true (see [`WriterLease::is_absurd`](super::WriterLease::is_absurd)) and is passed over:
-    /// to be reported.
+    /// The term can't be true (see [`WriterLease::is_absurd`](super::WriterLease::is_absurd)) and is passed
+    /// over: to be reported.
     Absurd,
 }

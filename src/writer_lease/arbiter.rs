@@ -7,14 +7,15 @@ use tokio::sync::watch;
 
 use super::{Holder, Reason, Term};
 
-/// Access to the arbitration object for one writer. Each method is one attempt, without retries of its own: the
-/// machine spaces them. It may take a lease duration, then it's dropped and its outcome counts as unknown.
+/// Access to the arbitration object for one writer. Each method is one attempt, without retries of its own:
+/// the machine spaces them. It may take a lease duration, then it's dropped and its outcome counts as
+/// unknown.
 pub trait Arbiter<K>: Send + Sync + 'static {
     /// Writes the object, on condition that it still names this writer under `term`.
     fn prove(&self, term: Term) -> impl Future<Output = Verdict> + Send;
 
-    /// Looks afresh whether `reason` holds; if so, puts this writer's name on the object, under `term` or one more than the
-    /// object's own, whichever is higher. See [`Reason`].
+    /// Looks afresh whether `reason` holds; if so, puts this writer's name on the object, under `term` or one
+    /// more than the object's own, whichever is higher. See [`Reason`].
     fn claim(&self, term: Term, reason: Reason<K>) -> impl Future<Output = Verdict> + Send;
 
     /// Clears the object, on condition that it still names this writer under `term`.
@@ -24,7 +25,8 @@ pub trait Arbiter<K>: Send + Sync + 'static {
 /// What came of a proof or a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// The object names this writer under this term, by this write or by an earlier one whose outcome was unknown.
+    /// The object names this writer under this term, by this write or by an earlier one whose outcome was
+    /// unknown.
     Held(Term),
     /// It names another, or nobody (which a claim takes and a proof doesn't).
     Lost {

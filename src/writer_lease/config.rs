@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-/// How a [`WriterLease`](super::WriterLease) behaves. Integers only, so that a state that carries it can be hashed.
+/// How a [`WriterLease`](super::WriterLease) behaves. Integers only, so that a state that carries it can be
+/// hashed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
-    /// How long an accepted write keeps its writer in the lead, and how long a follower waits after it saw one.
+    /// How long an accepted write keeps its writer in the lead, and how long a follower waits after it saw
+    /// one.
     pub lease_duration: Duration,
     /// What a follower grants the incumbent on any piece of work, counted from the moment the work fell due.
     /// Half a lease duration at least: less counts as half.
@@ -60,8 +62,8 @@ impl Default for Config {
     }
 }
 
-/// Exponential backoff, after that of [OpenShift's writer lease]: each step multiplies the wait by
-/// `factor` and by up to `1 + jitter`; past `steps`, or past the lease duration, the lease duration is the wait.
+/// Exponential backoff, after that of [OpenShift's writer lease]: each step multiplies the wait by `factor`
+/// and by up to `1 + jitter`; past `steps`, or past the lease duration, the lease duration is the wait.
 ///
 /// [OpenShift's writer lease]: https://github.com/openshift/router/blob/main/pkg/router/writerlease/writerlease.go
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -117,4 +119,55 @@ fn random(seed: u64, now: Duration, step: u32) -> u64 {
         x ^ (x >> 31)
     };
     mix(mix(mix(seed.wrapping_add(GOLDEN)) ^ nanos).wrapping_add(GOLDEN.wrapping_mul(u64::from(step) + 1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CAP: Duration = Duration::from_secs(5);
+
+    fn delays(backoff: &Backoff, seed: u64) -> Vec<u128> {
+        (0..7).map(|step| backoff.delay(step, CAP, seed, Duration::ZERO).as_millis()).collect()
+    }
+
+    #[test]
+    fn without_jitter_waits_are_exact() {
+        let backoff = Backoff { jitter_percent: 0, ..Backoff::default() };
+        assert_eq!(delays(&backoff, 1), [20, 80, 320, 1280, 5000, 5000, 5000]);
+    }
+
+    #[test]
+    fn past_its_steps_the_wait_is_the_longest() {
+        let backoff = Backoff { jitter_percent: 0, steps: 1, ..Backoff::default() };
+        assert_eq!(delays(&backoff, 1), [20, 80, 5000, 5000, 5000, 5000, 5000]);
+    }
+
+    #[test]
+    fn jitter_makes_each_step_longer_by_half_at_most() {
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..100 {
+            let delays = delays(&Backoff::default(), seed);
+            assert_eq!(delays[0], 20);
+            assert!((80..=120).contains(&delays[1]), "{delays:?}");
+            assert!((320..=720).contains(&delays[2]), "{delays:?}");
+            assert!(delays.is_sorted(), "{delays:?}");
+            seen.insert(delays[2]);
+        }
+        assert!(seen.len() > 50, "jitter that hardly varies: {seen:?}");
+    }
+
+    #[test]
+    fn the_same_seed_at_the_same_time_gives_the_same_wait() {
+        assert_eq!(delays(&Backoff::default(), 7), delays(&Backoff::default(), 7));
+    }
+
+    #[test]
+    fn huge_settings_overflow_nowhere() {
+        let backoff =
+            Backoff { base: Duration::MAX, factor: u32::MAX, steps: u32::MAX, jitter_percent: u32::MAX };
+        let config = Config { lease_duration: Duration::MAX, backoff, ..Config::default() };
+        assert_eq!(config.delay(u32::MAX, Duration::MAX), Duration::MAX);
+        assert!(config.vacancy_delay(Duration::MAX) <= Duration::MAX);
+    }
 }

@@ -29,8 +29,9 @@ pub enum State {
 
 /// A writer lease: leadership by competing to write. See the [module](super) for the whole.
 ///
-/// Every method that takes `now` wants the time since an arbitrary start on a clock that never goes backwards.
-/// After any call, [`poll`](Self::poll) until it answers `None`, then sleep until [`wake_at`](Self::wake_at).
+/// Every method that takes `now` wants the time since an arbitrary start on a clock that never goes
+/// backwards. After any call, [`poll`](Self::poll) until it answers `None`, then sleep until
+/// [`wake_at`](Self::wake_at).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WriterLease<K: Ord> {
     config: Config,
@@ -88,7 +89,7 @@ impl<K: Ord + Clone> WriterLease<K> {
         }
     }
 
-    // --- What it knows -----------------------------------------------------------------------------------------
+    // --- What it knows ---------------------------------------------------------------------------
 
     /// Who leads.
     pub fn state(&self) -> State {
@@ -123,8 +124,9 @@ impl<K: Ord + Clone> WriterLease<K> {
         self.seen.saturating_add(1)
     }
 
-    /// Whether an object can't really have been written under this term: the arbitration object is so far behind it that
-    /// somebody must have made it up. Such a term is never adopted, or it would lock out every writer to come.
+    /// Whether an object can't really have been written under this term: the arbitration object is so far
+    /// behind it that somebody must have made it up. Such a term is never adopted, or it would lock out every
+    /// writer to come.
     pub fn is_absurd(&self, term: Term) -> bool {
         !(0..ABSURD).contains(&term) || term > self.arbitrated.saturating_add(PLAUSIBLE_LEAD)
     }
@@ -154,13 +156,13 @@ impl<K: Ord + Clone> WriterLease<K> {
         self.queue.running()
     }
 
-    // --- Work --------------------------------------------------------------------------------------------------
+    // --- Work ------------------------------------------------------------------------------------
 
-    /// Queues the work of `key`, which falls due at `due` (a time that may lie ahead or behind). The leader runs it then.
-    /// A follower keeps it, and claims the lead if it's still here when its head start is over.
+    /// Queues the work of `key`, which falls due at `due` (a time that may lie ahead or behind). The leader
+    /// runs it then. A follower keeps it, and claims the lead if it's still here when its head start is over.
     ///
-    /// Trying it again with the same `due` changes nothing, with another replaces it; while it runs, it's queued
-    /// to run again.
+    /// Trying it again with the same `due` changes nothing, with another replaces it; while it runs, it's
+    /// queued to run again.
     pub fn try_work(&mut self, key: K, due: Duration) {
         self.queue.push(key, due, self.config.retry_limit);
     }
@@ -170,13 +172,14 @@ impl<K: Ord + Clone> WriterLease<K> {
         self.queue.remove(key)
     }
 
-    /// Ends the backoff of `key`, since what hindered it may be over. Its attempts still count, so that the next backoff
-    /// is longer.
+    /// Ends the backoff of `key`, since what hindered it may be over. Its attempts still count, so that the
+    /// next backoff is longer.
     pub fn hasten(&mut self, key: &K) {
         self.queue.hasten(key);
     }
 
-    /// Lets the queued work of `key` be retried this often, then dropped.
+    /// Lets the queued work of `key` be retried this often, then dropped. Followers that have it queued should
+    /// drop it for the same reason, or they will find it overdue and claim the lead for it, each in turn.
     pub fn limit_retries(&mut self, key: &K, retries: u32) {
         self.queue.limit_retries(key, retries);
     }
@@ -187,10 +190,11 @@ impl<K: Ord + Clone> WriterLease<K> {
         self.follow_on(now);
     }
 
-    // --- What others do ----------------------------------------------------------------------------------------
+    // --- What others do --------------------------------------------------------------------------
 
-    /// Another's write under `term` was seen just now, on any object but the arbitration object. A follower's wait
-    /// starts anew; a leader of a lower term is demoted. Own writes and late news are told by their terms and ignored.
+    /// Another's write under `term` was seen just now, on any object but the arbitration object. A follower's
+    /// wait starts anew; a leader of a lower term is demoted. Own writes and late news are told by their
+    /// terms and ignored.
     pub fn observe(&mut self, term: Term, now: Duration) -> Observation {
         if self.is_absurd(term) {
             return Observation::Absurd;
@@ -205,8 +209,8 @@ impl<K: Ord + Clone> WriterLease<K> {
         self.follow(now)
     }
 
-    /// Some object carries `term`, written who knows when. Demotes a leader of a lower term, as [`observe`](Self::observe)
-    /// does, but is no sign that anybody lives.
+    /// Some object carries `term`, written who knows when. Demotes a leader of a lower term, as
+    /// [`observe`](Self::observe) does, but is no sign that anybody lives.
     pub fn learn_term(&mut self, term: Term, now: Duration) -> Observation {
         if self.is_absurd(term) {
             return Observation::Absurd;
@@ -218,8 +222,8 @@ impl<K: Ord + Clone> WriterLease<K> {
         if self.leading_term().is_some() { self.follow(now) } else { Observation::Ignored }
     }
 
-    /// The arbitration object names `holder` under `term`: to be called once per version of it that is seen, whether
-    /// by watching or on the way of an arbitration.
+    /// The arbitration object names `holder` under `term`: to be called once per version of it that is seen,
+    /// whether by watching or on the way of an arbitration.
     pub fn observe_claim(&mut self, holder: Holder, term: Term, now: Duration) -> Observation {
         if !(0..ABSURD).contains(&term) {
             return Observation::Absurd;
@@ -262,13 +266,17 @@ impl<K: Ord + Clone> WriterLease<K> {
         }
     }
 
-    /// The shell was deaf until now (a watch broke, the server hung), so a follower can't know what the primary did
-    /// meanwhile: its wait starts anew. A leader needs no such thing, since its own clock ran on.
+    /// The shell was deaf until now (a watch broke, the server hung) and hears again. A follower can't know
+    /// what the primary did meanwhile: its wait starts anew. Whatever failed may succeed now: all backoffs
+    /// end.
     pub fn deaf_until(&mut self, now: Duration) {
         self.follow_on(now);
+        self.queue.hasten_all();
+        self.failures = 0;
+        self.arbitrate_at = Duration::ZERO;
     }
 
-    // --- Answers -----------------------------------------------------------------------------------------------
+    // --- Answers ---------------------------------------------------------------------------------
 
     /// The run of `key` is over. `sent_at` is a time before its (last accepted) request was sent.
     ///
@@ -293,22 +301,23 @@ impl<K: Ord + Clone> WriterLease<K> {
         finish
     }
 
-    /// A write under `term`, sent at `sent_at` or later, was accepted. For writes outside of runs, and for long runs that
-    /// write more than once; [`done`](Self::done) with `Extend` includes it.
+    /// A write under `term`, sent at `sent_at` or later, was accepted. For writes outside of runs, and for
+    /// long runs that write more than once; [`done`](Self::done) with `Extend` includes it.
     pub fn wrote(&mut self, term: Term, sent_at: Duration) {
         if self.leading_term() == Some(term) {
             self.hold(sent_at);
         }
     }
 
-    /// The arbitration object still names this writer under `term`, by a compare-and-swap sent at `sent_at` or later.
+    /// The arbitration object still names this writer under `term`, by a compare-and-swap sent at `sent_at`
+    /// or later.
     pub fn proved(&mut self, term: Term, sent_at: Duration) {
         self.answered();
         self.wrote(term, sent_at);
     }
 
-    /// The arbitration object names this writer under `term`, by a compare-and-swap sent at `sent_at` or later. Runs
-    /// of earlier terms are stale from here on.
+    /// The arbitration object names this writer under `term`, by a compare-and-swap sent at `sent_at` or
+    /// later. Runs of earlier terms are stale from here on.
     pub fn claimed(&mut self, term: Term, sent_at: Duration, now: Duration) {
         self.answered();
         self.arbitrated = self.arbitrated.max(term);
@@ -329,41 +338,45 @@ impl<K: Ord + Clone> WriterLease<K> {
         self.hold(sent_at);
     }
 
-    /// Another holds the arbitration object. If that was told by a conflict, make sure that it wasn't with an own earlier
-    /// write: then look again, and prove or claim anew.
+    /// Another holds the arbitration object. If that was told by a conflict, make sure that it wasn't with an
+    /// own earlier write: then look again, and prove or claim anew.
     pub fn lost(&mut self, now: Duration) {
         self.answered();
         self.vacant = None;
         self.follow(now);
     }
 
-    /// The shell looked, and saw no reason to claim: nothing was written. Remove or extend the work that is no longer due.
+    /// The shell looked, and saw no reason to claim: nothing was written. Remove or extend the work that is
+    /// no longer due.
     pub fn abstained(&mut self, now: Duration) {
         self.answered();
         self.arbitrate_at = now.saturating_add(self.config.lease_duration / 8);
     }
 
-    /// It is unknown whether the compare-and-swap succeeded, or it wasn't possible: asks again after a backoff, and
-    /// changes nothing else.
+    /// It is unknown whether the compare-and-swap succeeded, or it wasn't possible: asks again after a
+    /// backoff, and changes nothing else.
     pub fn arbitration_failed(&mut self, now: Duration) {
         let failures = self.failures.saturating_add(1);
         self.answered();
         self.failures = failures;
-        self.arbitrate_at = now.saturating_add(self.config.delay(failures, now));
+        // No longer than that, or an incumbent with a bad connection would be taken for dead between two
+        // attempts.
+        let delay = self.config.delay(failures, now).min(self.third());
+        self.arbitrate_at = now.saturating_add(delay);
     }
 
-    // --- Giving up ---------------------------------------------------------------------------------------------
+    // --- Giving up -------------------------------------------------------------------------------
 
-    /// Forgets who leads: with work queued, the arbitration object is looked at and claimed anew if it names nobody or
-    /// this writer.
+    /// Forgets who leads: with work queued, the arbitration object is looked at and claimed anew if it names
+    /// nobody or this writer.
     pub fn expire(&mut self) {
         self.state = State::Election;
         self.failures = 0;
         self.arbitrate_at = Duration::ZERO;
     }
 
-    /// Gives up the lead, and asks to clear the arbitration object, so that others may take over at once. This writer
-    /// doesn't claim for a head start. Does nothing for one that doesn't lead.
+    /// Gives up the lead, and asks to clear the arbitration object, so that others may take over at once.
+    /// This writer doesn't claim for a head start. Does nothing for one that doesn't lead.
     pub fn resign(&mut self, now: Duration) {
         let Some(term) = self.leading_term() else { return };
         self.resigned = term;
@@ -372,7 +385,7 @@ impl<K: Ord + Clone> WriterLease<K> {
         self.state = State::Follower { until: now.saturating_add(self.config.head_start()) };
     }
 
-    // --- What to do --------------------------------------------------------------------------------------------
+    // --- What to do ------------------------------------------------------------------------------
 
     /// The next thing to do, if any is to be done now.
     pub fn poll(&mut self, now: Duration) -> Option<Action<K>> {
@@ -424,7 +437,7 @@ impl<K: Ord + Clone> WriterLease<K> {
                 let stuck = self
                     .queue
                     .first_due()
-                    .map(|(due, _)| due.max(self.last_sign).saturating_add(self.config.lease_duration / 3));
+                    .map(|(due, _)| due.max(self.last_sign).saturating_add(self.third()));
                 lapsed.into_iter().chain(stuck).min().map(|at| (at, Plan::Prove))
             }
             State::Follower { until } => self.queue.first_due().map(|(due, key)| {
@@ -441,12 +454,18 @@ impl<K: Ord + Clone> WriterLease<K> {
         may.then_some((ready, Plan::Run { until }))
     }
 
-    /// Until when a lease that lapses at `until` may start work: what is about to lapse would only be cut off.
+    /// How often a leader shows that it lives while work is pending: well within a follower's head start.
+    fn third(&self) -> Duration {
+        self.config.lease_duration / 3
+    }
+
+    /// Until when a lease that lapses at `until` may start work: what is about to lapse would only be cut
+    /// off.
     fn usable(&self, until: Duration) -> Duration {
         until.saturating_sub(self.config.lease_duration / 8)
     }
 
-    // --- Transitions -------------------------------------------------------------------------------------------
+    // --- Transitions -----------------------------------------------------------------------------
 
     fn lead(&mut self, term: Term, until: Duration) {
         self.term = term;

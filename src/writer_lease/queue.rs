@@ -66,6 +66,15 @@ impl<K: Ord + Clone> Queue<K> {
         }
     }
 
+    /// Ends all backoffs.
+    pub(super) fn hasten_all(&mut self) {
+        for (_, key) in std::mem::take(&mut self.ready) {
+            let Some(work) = self.works.get_mut(&key) else { continue };
+            work.ready = work.due;
+            self.ready.insert((work.ready, key));
+        }
+    }
+
     pub(super) fn limit_retries(&mut self, key: &K, retries: u32) {
         if let Some(work) = self.works.get_mut(key) {
             work.retry_limit = Some(retries);

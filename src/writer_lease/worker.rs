@@ -27,7 +27,31 @@ pub struct Permit {
 
 type Work = Arc<dyn Fn(Permit) -> BoxFuture<'static, (WorkResult, bool)> + Send + Sync>;
 
-/// A [`WriterLease`] that runs its work itself, with the interface of OpenShift's. Clones are the same worker.
+/// A [`WriterLease`] that runs its work itself, with the interface of OpenShift's. Clones are the same
+/// worker.
+///
+/// It sees the arbitration object only when it writes it. Whoever watches that object tells it by
+/// [`observe_claim`](Self::observe_claim), and of others' writes by [`observe`](Self::observe) and
+/// [`extend`](Self::extend).
+///
+/// ```
+/// use std::sync::Arc;
+/// use lessor::writer_lease::{Arbitration, Config, WorkResult, Worker};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let worker = Worker::new(Config::default());
+/// worker.try_work("greet", |permit| async move {
+///     println!("written under term {}", permit.term);
+///     (WorkResult::Extend, false)
+/// });
+///
+/// let arbiter = Arc::new(Arbitration::default().arbiter("replica-1"));
+/// let running = tokio::spawn(worker.clone().run(arbiter, std::future::pending()));
+/// assert!(worker.wait().await);
+/// # running.abort();
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Worker<K: Ord>(Arc<Shared<K>>);
 
@@ -62,8 +86,9 @@ impl<K: Ord + Clone + Send + Sync + 'static> Worker<K> {
         Self(Arc::new(Shared { start: Instant::now(), lease_duration, inner, changed: Notify::new(), state }))
     }
 
-    /// Queues `work` under `key`, to be run by the leader at once; a follower holds it back. It answers with its result, and
-    /// whether to retry it. Work that waits under this key already is replaced, without losing its place.
+    /// Queues `work` under `key`, to be run by the leader at once; a follower holds it back. It answers with
+    /// its result, and whether to retry it. Work that waits under this key already is replaced, without
+    /// losing its place.
     pub fn try_work<W, F>(&self, key: K, work: W)
     where
         W: Fn(Permit) -> F + Send + Sync + 'static,
@@ -130,8 +155,8 @@ impl<K: Ord + Clone + Send + Sync + 'static> Worker<K> {
         self.0.inner.lock().machine.state()
     }
 
-    /// Waits until the election is decided, and answers whether this writer leads. For ever, if there is nothing
-    /// to decide on: no work, and no word of the arbitration object.
+    /// Waits until the election is decided, and answers whether this writer leads. For ever, if there is
+    /// nothing to decide on: no work, and no word of the arbitration object.
     pub async fn wait(&self) -> bool {
         let mut state = self.0.state.subscribe();
         // The sender lives as long as this worker, so that waiting can't fail.
@@ -144,9 +169,9 @@ impl<K: Ord + Clone + Send + Sync + 'static> Worker<K> {
         timeout(longest, self.wait()).await.ok()
     }
 
-    /// Works until `stop` is ready, in one task at a time. Then what runs is finished (within the lease) and the lead
-    /// given up, so that another writer takes over at once. If it's dropped instead, what runs is dropped with it, and
-    /// others take over when they find work overdue.
+    /// Works until `stop` is ready, in one task at a time. Then what runs is finished (within the lease) and
+    /// the lead given up, so that another writer takes over at once. If it's dropped instead, what runs is
+    /// dropped with it, and others take over when they find work overdue.
     ///
     /// # Panics
     /// When work panics, with that panic: a writer must not lead without working.

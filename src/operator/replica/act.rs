@@ -44,7 +44,7 @@ impl Replica {
     pub(super) fn probe(&mut self, now: &Now) {
         if now.deaf && self.flights.is_empty() && self.probe_at <= now.mono {
             self.probe_at = now.mono + PROBE_INTERVAL;
-            self.send(Cause::Probe, Request::ReadLessor, self.settings.lease_duration, now);
+            self.send(Cause::Probe, Request::ReadLessor, now.mono + self.settings.lease_duration, now);
         }
     }
 
@@ -69,7 +69,7 @@ impl Replica {
                 }
                 Action::Resign { .. } => {
                     if let Some(request) = self.arbitration.resign(self.leases.len()) {
-                        self.send(Cause::Arbitration, request, self.settings.lease_duration, now);
+                        self.arbitrate(Move::Send(request), now);
                     }
                 }
             }
@@ -78,7 +78,6 @@ impl Replica {
     }
 
     pub(super) fn run(&mut self, work: Work, term: Term, until: Duration, now: &Now) {
-        let time = until.saturating_sub(now.mono);
         let next = match &work {
             Work::Approach => (now.silence > FRESH / 2).then_some((Cause::Approach, Request::ReadLessor)),
             Work::Lease(uid) => self.next_request(*uid, term, now),
@@ -92,7 +91,7 @@ impl Replica {
             }),
         };
         match next {
-            Some((cause, request)) => self.send(cause, request, time, now),
+            Some((cause, request)) => self.send(cause, request, until, now),
             None => {
                 self.writer.done(&work, WorkResult::None, false, now.mono, now.mono);
                 self.touch(&work, now);
@@ -124,7 +123,8 @@ impl Replica {
             }
             Step::Act(Act::Grant(status)) => (Doing::Grant, write(status)),
             Step::Act(Act::End(status)) => {
-                (Doing::End(deadline.filter(|_| status.state() == Some(State::Expired))), write(status))
+                let deadline = deadline.filter(|_| status.state() == Some(State::Expired));
+                (Doing::End(deadline, status.attached.unwrap_or_default()), write(status))
             }
             Step::Act(Act::Publish(status)) => {
                 let warned = |status: &Published| status.expiring.is_some_and(|(expiring, _)| expiring);
@@ -150,10 +150,11 @@ impl Replica {
         Some((Cause::Lease(uid, doing), request))
     }
 
-    pub(super) fn send(&mut self, cause: Cause, request: Request, time: Duration, now: &Now) {
+    /// Sends a request, to be answered by `by`.
+    pub(super) fn send(&mut self, cause: Cause, request: Request, by: Duration, now: &Now) {
         self.next_ticket += 1;
         let ticket = self.next_ticket;
         self.flights.insert(ticket, Flight { cause, request: request.clone(), sent_at: now.mono });
-        self.out.requests.push((ticket, request, time));
+        self.out.requests.push((ticket, request, by));
     }
 }

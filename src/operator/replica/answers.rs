@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::api::Key;
 
 impl Replica {
     /// Takes in the answer to a request.
@@ -46,8 +45,10 @@ impl Replica {
         }
         let (result, retry) = match &answer {
             Answer::Lease(_) if doing == Doing::Read => (WorkResult::None, false),
-            Answer::Lease(_) | Answer::Object(_) | Answer::Lessor(_) => (WorkResult::Extend, false),
-            Answer::Gone | Answer::Deleted => (WorkResult::None, false),
+            Answer::Lease(_) | Answer::Object(_) | Answer::Lessor(_) | Answer::Deleted => {
+                (WorkResult::Extend, false)
+            }
+            Answer::Gone => (WorkResult::None, false),
             Answer::Refused(refusal) => {
                 self.lease_refused(uid, doing, refusal);
                 (WorkResult::None, !matches!(refusal, Refusal::Conflict | Refusal::LowerTerm))
@@ -59,15 +60,24 @@ impl Replica {
                 if doing != Doing::Read {
                     self.tell(uid, doing, &flight.request, now);
                 }
-                self.see_lease(&lease, now);
+                if is_gone(&lease) {
+                    self.bury_lease(uid, now);
+                } else {
+                    self.see_lease(&lease, now);
+                }
             }
-            Answer::Gone | Answer::Deleted => {
-                let version = self.leases.get(&uid).map(|entry| entry.record.version).unwrap_or_default();
-                self.lose_lease(uid, version, now);
+            Answer::Deleted | Answer::Gone => {
+                self.bury_lease(uid, now);
             }
             _ if retry => {}
             _ => self.touch_lease(uid, now),
         }
+    }
+
+    /// An answer says that a lease is gone, whatever the watch still shows.
+    fn bury_lease(&mut self, uid: Uuid, now: &Now) {
+        self.leases.bury(uid);
+        self.lose_lease(uid, Version::MAX, now);
     }
 
     pub(super) fn lease_refused(&mut self, uid: Uuid, doing: Doing, refusal: &Refusal) {
@@ -94,24 +104,24 @@ impl Replica {
     /// known in a later version, or no more.
     pub(super) fn tell(&mut self, uid: Uuid, doing: Doing, request: &Request, now: &Now) {
         let Some(place) = request.lease().cloned() else { return };
-        let attached = self.objects.count(&place);
         let (deed, reason, note) = match doing {
             Doing::Grant => {
-                let ttl = self.leases.get(&uid).map(|entry| granted_ttl(entry.record.ttl_seconds, &self.settings));
+                let entry = self.leases.get(&uid);
+                let ttl = entry.map(|entry| granted_ttl(entry.record.ttl_seconds, &self.settings));
                 let note = ttl.map_or("granted".to_owned(), |ttl| format!("granted for {} s", ttl.as_secs()));
                 (Some(Deed::Granted), "Granted", note)
             }
             Doing::Warn => (None, "Expiring", "ends soon unless it is renewed".to_owned()),
-            Doing::End(deadline) => {
+            Doing::End(deadline, attached) => {
                 let going = format!("{} objects and {} keys go", attached.objects, attached.keys);
                 match deadline {
                     Some(deadline) => {
-                        let late = now.lease.since(deadline);
-                        if attached != Default::default()
+                        if attached != Attached::default()
                             && let Some(entry) = self.leases.get_mut(&uid)
                         {
                             entry.overran = Some(deadline);
                         }
+                        let late = now.lease.since(deadline);
                         let note = format!("expired {} ms after its deadline; {going}", late.as_millis());
                         (Some(Deed::Expired(late)), "Expired", note)
                     }
@@ -142,7 +152,7 @@ impl Replica {
     ) {
         let work = Work::Object(id.clone());
         let reading = matches!(flight.request, Request::ReadObject { .. });
-        let result = if reading || matches!(answer, Answer::Refused(_)) {
+        let result = if reading || matches!(answer, Answer::Gone | Answer::Refused(_)) {
             WorkResult::None
         } else {
             WorkResult::Extend
@@ -151,26 +161,15 @@ impl Replica {
         self.writer.done(&work, result, retry, flight.sent_at, now.mono);
         match answer {
             Answer::Object(meta) => {
-                match &flight.request {
-                    Request::Remove { removal: Removal::Keys { keys, .. }, .. } => {
-                        let names: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
-                        let leases = self.leases_to_tell(id, Some(keys));
-                        let note = format!("removed {} with {leases}", names.join(", "));
-                        let uid = uid_of(meta.uid.as_deref()).unwrap_or_default();
-                        self.tell_removed(id, uid, Deed::RemovedKeys(keys.len()), note);
-                    }
-                    Request::Remove { .. } => {
-                        tracing::info!(object = %id, "deletion asked for: it waits for finalizers of its own");
-                    }
-                    _ => {}
+                // With finalizers of its own it is still there.
+                let delete = matches!(flight.request, Request::Remove { removal: Removal::Delete { .. }, .. });
+                if !(delete && meta.deletion_timestamp.is_some()) {
+                    self.tell_removed(id, flight);
                 }
                 self.see_object(id, &meta, now);
             }
             Answer::Deleted => {
-                if let Request::Remove { removal: Removal::Delete { uid, .. }, .. } = &flight.request {
-                    let note = format!("removed with {}", self.leases_to_tell(id, None));
-                    self.tell_removed(id, *uid, Deed::RemovedObject, note);
-                }
+                self.tell_removed(id, flight);
                 self.lose_object(id, Some(version), now);
             }
             Answer::Gone => self.lose_object(id, Some(version), now),
@@ -179,13 +178,72 @@ impl Replica {
         }
     }
 
+    /// Tells what a request removed. A watch may have shown it before the answer came, so the request says what it was.
+    fn tell_removed(&mut self, id: &ObjectId, flight: &Flight) {
+        let Request::Remove { removal, .. } = &flight.request else { return };
+        let leases = self.leases_to_tell(id, removal);
+        let (uid, deed, note) = match removal {
+            Removal::Delete { uid, .. } => (*uid, Deed::RemovedObject, format!("removed with {leases}")),
+            Removal::Keys { uid, keys, .. } => {
+                let names: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
+                (*uid, Deed::RemovedKeys(keys.len()), format!("removed {} with {leases}", names.join(", ")))
+            }
+        };
+        self.out.deeds.push(deed);
+        self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), "Removed", note));
+    }
+
+    /// An object that waited for finalizers of its own, after its lease had ended, is gone at last.
+    pub(super) fn tell_late_removal(&mut self, id: &ObjectId, version: Option<Version>) {
+        let Some(object) = self.objects.get(id).filter(|object| {
+            let gone = version.is_none_or(|version| version >= object.version);
+            self.leading.is_some() && object.deleting && gone
+        }) else {
+            return;
+        };
+        let uid = object.uid;
+        let ended = object.attachments.whole.as_ref().is_some_and(|name| {
+            let place = Place::new(id.place.namespace.clone(), name.as_str());
+            self.leases.at(&place).is_some_and(|(_, entry)| entry.record.status.has_ended())
+        });
+        if ended {
+            let removal = Removal::Delete { uid, version: object.version };
+            let note = format!("removed with {}", self.leases_to_tell(id, &removal));
+            self.out.deeds.push(Deed::RemovedObject);
+            self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), "Removed", note));
+        }
+    }
+
+    /// The leases with which this goes, as far as that is still known: the watch may have been faster.
+    fn leases_to_tell(&self, id: &ObjectId, removal: &Removal) -> String {
+        let attachments = self.objects.get(id).map(|object| &object.attachments);
+        let names: BTreeSet<&str> = match (attachments, removal) {
+            (None, _) => BTreeSet::new(),
+            (Some(all), Removal::Delete { .. }) => all.whole.iter().map(|name| name.as_str()).collect(),
+            (Some(all), Removal::Keys { keys, .. }) => {
+                keys.iter().filter_map(|key| all.keys.get(key)).map(|name| name.as_str()).collect()
+            }
+        };
+        if names.is_empty() {
+            return "its lease".to_owned();
+        }
+        format!("lease {}", names.into_iter().collect::<Vec<_>>().join(", "))
+    }
+
     pub(super) fn object_refused(&mut self, id: &ObjectId, version: Version, refusal: &Refusal, now: &Now) {
         tracing::debug!(object = %id, %refusal, "not removed");
-        let Some(object) = self.objects.get_mut(id).filter(|object| object.version == version) else {
-            // It has changed meanwhile, and was looked at then.
+        let Some(object) = self.objects.get_mut(id) else {
             self.touch_object(id, now);
             return;
         };
+        // Even if the watch has shown a newer version meanwhile: where others write all the time it is too old again
+        // by now, and what is read at once has the best chance.
+        object.stale |= *refusal == Refusal::Conflict;
+        if object.version != version {
+            // It has changed meanwhile, and was looked at then.
+            self.touch_object(id, now);
+            return;
+        }
         let tries = object.hindrance.as_ref().map_or(0, |hindrance| hindrance.tries) + 1;
         let backoff = |longest: u64| {
             let wait = Duration::from_millis(250)
@@ -195,11 +253,7 @@ impl Replica {
         };
         let hinder = |reason, message: String, retry_at| Some(Hindrance { reason, message, retry_at, tries });
         let hindrance = match refusal {
-            Refusal::Throttled(_) => None,
-            Refusal::Conflict => {
-                object.stale = true;
-                None
-            }
+            Refusal::Throttled(_) | Refusal::Conflict => None,
             Refusal::Invalid(message) if message.contains("immutable") => hinder(
                 "Immutable",
                 "it is immutable, so no key of it can be removed: delete it, or detach its keys".to_owned(),
@@ -244,43 +298,11 @@ impl Replica {
             self.touch_place(&place, now);
         }
     }
+}
 
-    /// An object that waited for finalizers of its own, after its lease had ended, is gone at last.
-    pub(super) fn tell_late_removal(&mut self, id: &ObjectId, version: Option<Version>) {
-        let Some(object) = self.objects.get(id).filter(|object| {
-            self.leading.is_some() && object.deleting && version.is_none_or(|version| version >= object.version)
-        }) else {
-            return;
-        };
-        let uid = object.uid;
-        let ended = object.attachments.whole.as_ref().is_some_and(|name| {
-            let place = Place::new(id.place.namespace.clone(), name.as_str());
-            self.leases.at(&place).is_some_and(|(_, entry)| entry.record.status.has_ended())
-        });
-        if ended {
-            let note = format!("removed with {}", self.leases_to_tell(id, None));
-            self.tell_removed(id, uid, Deed::RemovedObject, note);
-        }
-    }
-
-    /// The lease that an object, or the leases that keys of it, are attached to, as far as it is still known: the watch
-    /// may have been faster.
-    fn leases_to_tell(&self, id: &ObjectId, keys: Option<&BTreeSet<Key>>) -> String {
-        let Some(object) = self.objects.get(id) else { return "its lease".to_owned() };
-        let names: BTreeSet<&str> = match keys {
-            None => object.attachments.whole.iter().map(|name| name.as_str()).collect(),
-            Some(keys) => {
-                keys.iter().filter_map(|key| object.attachments.keys.get(key)).map(|name| name.as_str()).collect()
-            }
-        };
-        if names.is_empty() {
-            return "its lease".to_owned();
-        }
-        format!("lease {}", names.into_iter().collect::<Vec<_>>().join(", "))
-    }
-
-    fn tell_removed(&mut self, id: &ObjectId, uid: Uuid, deed: Deed, note: String) {
-        self.out.deeds.push(deed);
-        self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), "Removed", note));
-    }
+/// Whether this is the last that is seen of a lease: with the last finalizer of a deleted object the server removes the
+/// object too, and answers it in the version that it had before.
+fn is_gone(lease: &Lease) -> bool {
+    let meta = &lease.metadata;
+    meta.deletion_timestamp.is_some() && meta.finalizers.as_ref().is_none_or(Vec::is_empty)
 }

@@ -35,7 +35,7 @@ use super::{
     watches::{Failure, Observation, Seen},
 };
 use crate::{
-    api::Lease,
+    api::{Lease, lease::Attached},
     lessor::LeaseTime,
     writer_lease::{self, Action, Holder, Term, WorkResult, WriterLease},
 };
@@ -57,7 +57,7 @@ pub type Ticket = u64;
 /// What the shell is to do now.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// Send these, each within its time.
+    /// Send these, each to be answered by its time, on the replica's clock.
     pub requests: Vec<(Ticket, Request, Duration)>,
     /// Give these up: this replica leads no more.
     pub cancelled: Vec<Ticket>,
@@ -96,7 +96,8 @@ enum Doing {
     Grant,
     Publish,
     Warn,
-    End(Option<LeaseTime>),
+    /// With the deadline, unless it is a revoke, and with what goes.
+    End(Option<LeaseTime>, Attached),
     Release,
     Delete,
 }
@@ -326,3 +327,6 @@ fn seed(identity: &str) -> u64 {
     use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
     BuildHasherDefault::<DefaultHasher>::default().hash_one(identity)
 }
+
+#[cfg(test)]
+mod tests;

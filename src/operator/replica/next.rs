@@ -106,7 +106,8 @@ impl Replica {
         }
         let situation = Situation {
             record: &entry.record,
-            stale: entry.stale,
+            // A follower is shown by its watch what has changed, and looks afresh before it claims the lead.
+            stale: entry.stale && self.leading.is_some(),
             held,
             published_deadline: entry.published_deadline,
             nearer: entry.nearer,
@@ -122,18 +123,20 @@ impl Replica {
         if self.orphaned && !entry.record.deleting {
             return None;
         }
-        match &step {
-            Step::Act(act @ (Act::End(_) | Act::RemoveFinalizer | Act::Delete)) if self.settings.dry_run => {
-                let reason = if matches!(act, Act::End(_)) { "WouldEnd" } else { "WouldRelease" };
-                let going: Vec<String> = self.objects.of(&place).map(|(id, _)| id.to_string()).collect();
-                self.say_once(uid, reason, || {
-                    let going = if going.is_empty() { "nothing".to_owned() } else { going.join(", ") };
-                    format!("dry run: the lease would end now, and of these what is attached to it would go: {going}")
-                });
-                None
-            }
-            _ => Some(step),
+        let released = is_released(entry);
+        let ended = entry.record.status.has_ended();
+        if !self.settings.dry_run || !(ended || matches!(step, Step::Act(Act::End(_)))) {
+            return Some(step);
         }
+        if !released {
+            let going: Vec<String> = self.objects.of(&place).map(|(id, _)| id.to_string()).collect();
+            self.say_once(uid, if ended { "WouldRelease" } else { "WouldEnd" }, || {
+                let going = if going.is_empty() { "nothing".to_owned() } else { going.join(", ") };
+                let end = if ended { "the lease has ended" } else { "the lease would end now" };
+                format!("dry run: {end}, and of these what is attached to it would go: {going}")
+            });
+        }
+        None
     }
 
     /// Until when something may be attached in this namespace that no watch has shown.

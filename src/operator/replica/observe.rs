@@ -58,10 +58,12 @@ impl Replica {
                     uid_of(lease.metadata.uid.as_deref()),
                     version_of(lease.metadata.resource_version.as_deref()),
                 ) {
+                    self.leases.exhume(uid);
                     self.lose_lease(uid, version, now);
                 }
             }
             Seen::All(shown) => {
+                self.leases.all_shown(scope.as_deref());
                 for uid in self.leases.missing(scope.as_deref(), &shown) {
                     self.lose_lease(uid, Version::MAX, now);
                 }
@@ -92,12 +94,20 @@ impl Replica {
                 self.writer.learn_term(term, now.mono)
             };
             if meaning == writer_lease::Observation::Absurd {
+                // Nobody can end it, so it must not stand before those that can be ended.
+                self.leases.shelve(uid);
                 self.say_once(uid, "AbsurdTerm", || {
                     format!("status.term is {term}, which no primary wrote: delete the lease, or its status can't be written")
                 });
             }
         }
-        if change.new || change.ended {
+        if change.renewed
+            && let Some(entry) = self.leases.get_mut(&uid)
+        {
+            entry.said = None;
+        }
+        // A release that the primary calls hindered is no overdue work any more.
+        if change.new || change.ended || change.released {
             self.touch_attached(&place, now);
         }
         self.touch_lease(uid, now);

@@ -9,7 +9,9 @@ impl Replica {
 
     pub(super) fn arbitrate_since(&mut self, next: Move, sent_at: Duration, now: &Now) {
         match next {
-            Move::Send(request) => self.send(Cause::Arbitration, request, self.settings.lease_duration, now),
+            Move::Send(request) => {
+                self.send(Cause::Arbitration, request, now.mono + self.settings.lease_duration, now);
+            }
             Move::Check(work) => {
                 let request = match &work {
                     Work::Approach => None,
@@ -21,7 +23,7 @@ impl Replica {
                 };
                 match request {
                     Some(request) => {
-                        self.send(Cause::Check(work), request, self.settings.lease_duration, now)
+                        self.send(Cause::Check(work), request, now.mono + self.settings.lease_duration, now);
                     }
                     None => {
                         self.writer.remove(&work);
@@ -90,6 +92,7 @@ impl Replica {
         self.approached = None;
         if before.is_some() {
             self.cancel_flights(now);
+            self.writer.remove(&Work::Approach);
             self.leases.demote();
             self.out.deeds.push(Deed::Demoted);
         }
@@ -161,7 +164,7 @@ impl Replica {
         if let Some(Action::Resign { .. }) = self.writer.poll(now.mono)
             && let Some(request) = self.arbitration.resign(self.leases.len())
         {
-            self.send(Cause::Arbitration, request, self.settings.lease_duration, now);
+            self.arbitrate(Move::Send(request), now);
         }
     }
 }

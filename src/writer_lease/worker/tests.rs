@@ -340,6 +340,7 @@ async fn to_stop_finishes_what_runs_and_starts_nothing() {
     assert_eq!(object.read().holder.as_deref(), Some("a"), "leads while it still writes");
     assert!(stopping.await.is_ok());
     assert_eq!(finished.load(Ordering::Relaxed), 1);
+    assert!(!matches!(worker.state(), State::Leader { .. }));
     assert_eq!(object.read().holder, None);
     assert!(ran.try_recv().is_err());
 }

@@ -53,9 +53,8 @@ impl Access {
         Self::new(directory, name, endpoint(url, authority), json!({ "token": token })).await
     }
 
-    /// To the existing cluster that `KUBECONFIG` and its current context name.
-    pub(crate) async fn from_environment(directory: &Path) -> Result<Self, Error> {
-        let kubeconfig = Kubeconfig::from_env()?.map_or_else(Kubeconfig::read, Ok)?;
+    /// To the existing cluster that the current context of a kubeconfig names.
+    pub(crate) async fn from_kubeconfig(directory: &Path, kubeconfig: Kubeconfig) -> Result<Self, Error> {
         let context = kubeconfig.current_context.unwrap_or_default();
         let context = kubeconfig.contexts.into_iter().find(|named| named.name == context);
         let context = context.and_then(|named| named.context).unwrap_or_default();

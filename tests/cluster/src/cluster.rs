@@ -22,6 +22,7 @@ use k8s_openapi::{
 use kube::{
     Api, Client, Config,
     api::{ObjectMeta, PostParams},
+    config::Kubeconfig,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
@@ -190,10 +191,19 @@ impl Cluster {
         SHARED.get_or_try_init(Self::start).await
     }
 
+    /// Uses the existing cluster that this kubeconfig and its current context name, and starts nothing.
+    pub async fn with_kubeconfig(path: &Path) -> Result<Self, Error> {
+        Self::of(Kubeconfig::read_from(path)?).await
+    }
+
     async fn existing() -> Result<Self, Error> {
+        Self::of(Kubeconfig::from_env()?.map_or_else(Kubeconfig::read, Ok)?).await
+    }
+
+    async fn of(kubeconfig: Kubeconfig) -> Result<Self, Error> {
         let (directory, keeper) = directory()?;
         let authority = Authority::new()?;
-        let access = Access::from_environment(&directory).await?;
+        let access = Access::from_kubeconfig(&directory, kubeconfig).await?;
         let cluster =
             Self { keeper, directory, access, authority, servers: None, processes: AtomicU32::new(0) };
         cluster.wait_ready().await?;
@@ -216,6 +226,11 @@ impl Cluster {
             servers.controller_manager = Some(server);
         }
         Ok(())
+    }
+
+    /// Whether this crate started it, and so can control it and ends it.
+    pub fn is_ours(&self) -> bool {
+        self.servers.is_some()
     }
 
     /// An administrator's client. Each call makes a new one, which belongs to the async runtime of the caller.
