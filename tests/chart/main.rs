@@ -18,3 +18,26 @@ mod metrics;
 mod release;
 mod render;
 mod rights;
+
+// The end-to-end tests, with the chart's rights.
+#[path = "../e2e/attachment.rs"]
+mod attachment;
+#[path = "../e2e/bad_input.rs"]
+mod bad_input;
+#[path = "../e2e/crash.rs"]
+mod crash;
+#[path = "../e2e/expiry.rs"]
+mod expiry;
+#[path = "../e2e/history.rs"]
+mod history;
+#[path = "../e2e/lifetime.rs"]
+mod lifetime;
+#[path = "../e2e/removal.rs"]
+mod removal;
+#[path = "../e2e/renewal.rs"]
+mod renewal;
+#[path = "../e2e/requests.rs"]
+mod requests;
+#[path = "../e2e/revoke.rs"]
+mod revoke;
+mod world;

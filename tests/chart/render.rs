@@ -147,3 +147,33 @@ async fn the_defaults_of_the_chart_are_those_of_the_operator() {
         assert!(entry.contains(&format!("[default: {value}]")), "{flag}: {value}, but: {entry}");
     }
 }
+
+/// The names of Lessor's metrics that a text mentions, as they are in PromQL.
+fn metrics_in(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words.filter(|word| word.starts_with("lessor_") || word.starts_with("process_")).collect()
+}
+
+#[tokio::test]
+async fn the_dashboard_and_the_alerts_ask_only_for_metrics_that_there_are() {
+    use lessor::operator::{deed::Deed, figures::Figures, metrics::Metrics, request::Answer};
+    let shown = Metrics::new();
+    shown.count(Deed::Hindered("Immutable"));
+    shown.request("write-status", &Answer::Deleted, std::time::Duration::ZERO);
+    let shown = shown.text(&Figures::default(), 0).expect("text");
+    let families: BTreeSet<&str> = shown
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
+        .collect();
+    let dashboard = fs::read_to_string(format!("{CHART}/files/dashboard.json")).expect("a dashboard");
+    let rules = render(&["--set", "metrics.rules.enabled=true", "--show-only", "templates/rules.yaml"]).await;
+    for text in [&dashboard, &rules] {
+        assert!(metrics_in(text).len() > 5, "{text}");
+        for name in metrics_in(text) {
+            let suffixes = ["_total", "_bucket", "_count", "_sum", "_info"];
+            let known = families.contains(name)
+                || suffixes.iter().any(|end| name.strip_suffix(end).is_some_and(|name| families.contains(name)));
+            assert!(known, "there is no metric {name}");
+        }
+    }
+}
