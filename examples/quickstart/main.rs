@@ -52,9 +52,20 @@ async fn main() -> ExitCode {
         None => play(args, &timeline).await,
     };
     result.unwrap_or_else(|error| {
-        timeline.failure(&format!("{error:#}"));
+        timeline.failure(&explain(&error));
         ExitCode::FAILURE
     })
+}
+
+/// An error and what caused it, without what is said already: kube's errors repeat their causes.
+fn explain(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Ends with Ctrl-C or SIGTERM.

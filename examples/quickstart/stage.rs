@@ -44,22 +44,18 @@ impl Stage {
     /// Starts a cluster, or takes the one that there is.
     pub(crate) async fn start(kubeconfig: Option<&Path>, timeline: &Timeline) -> anyhow::Result<Self> {
         let started = Instant::now();
-        let cluster = match kubeconfig {
-            Some(path) => Cluster::with_kubeconfig(path).await?,
+        let (about, cluster) = match kubeconfig {
+            Some(path) => ("cluster", Cluster::with_kubeconfig(path).await?),
             None => {
-                timeline.fact("cluster", "etcd and kube-apiserver are starting");
-                Cluster::start().await?
+                timeline.fact("cluster", "is being prepared");
+                ("", Cluster::start().await?)
             }
         };
         let client = cluster.client()?;
         let (version, url) = (cluster.version().await?.git_version, cluster.server_url());
         let took = started.elapsed().as_secs_f64();
-        let place = format!("Kubernetes {version} at {}", url.trim_end_matches('/'));
-        if cluster.is_ours() {
-            timeline.fact("", &format!("{place}, ready after {took:.1} s"));
-        } else {
-            timeline.fact("cluster", &place);
-        }
+        let place = url.trim_end_matches('/');
+        timeline.fact(about, &format!("Kubernetes {version} at {place}, ready after {took:.1} s"));
         let (namespace, lessor) = if cluster.is_ours() {
             (manifests::NAMESPACE.to_owned(), "default".to_owned())
         } else {
@@ -157,7 +153,12 @@ impl Stage {
 
     /// The end of the operator's log, for somebody who wants to know what went wrong.
     pub(crate) fn show_operator_log(&self, timeline: &Timeline) {
-        let Some(operator) = &self.operator else { return };
+        let Some(operator) = &self.operator else {
+            let namespace = &self.namespace;
+            timeline
+                .say(&format!("\nThe operator isn't ours. Does it run, and serve namespace {namespace}?"));
+            return;
+        };
         let log = operator.log();
         let lines: Vec<&str> = log.lines().collect();
         let last = lines.get(lines.len().saturating_sub(30)..).unwrap_or_default();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt, api::DeleteParams};
 use lessor::api::{
-    Lease,
+    Attachments, KeyForm, Lease,
     lease::{ENDED_MESSAGE, condition, reason},
 };
 use tokio::{
@@ -83,7 +83,7 @@ impl Story<'_> {
         let mut seen = Ok(());
         for name in names {
             let lease = self.lease(name).await.and_then(|lease| {
-                is(&state(&lease).as_deref(), &Some(reason::GRANTED))?;
+                is_granted(&lease)?;
                 is(&lease.has_finalizer(), &true).map_err(|_| "no finalizer".to_owned())
             });
             seen = seen.and(lease.map_err(|seen| format!("{name}: {seen}")));
@@ -107,8 +107,7 @@ impl Story<'_> {
             self.timeline.event(What::Renewed, name, &detail);
         }
         let age = granted.elapsed().as_secs_f64();
-        let alive =
-            self.lease(name).await.and_then(|lease| is(&state(&lease).as_deref(), &Some(reason::GRANTED)));
+        let alive = self.lease(name).await.and_then(|lease| is_granted(&lease));
         let alive = alive.and(self.map(entry).await.map(drop));
         self.checks
             .check(format!("after {age:.0} s, with a TTL of 10 s, {name} and its ConfigMap live"), alive);
@@ -237,7 +236,12 @@ impl Story<'_> {
     async fn has_keys(&self, map: &str, keys: &[&str]) {
         let seen = self.map(map).await.and_then(|map| {
             let found: Vec<&str> = map.data.iter().flatten().map(|(key, _)| key.as_str()).collect();
-            is(&found.as_slice(), &keys)
+            is(&found.as_slice(), &keys)?;
+            let attached = Attachments::parse(map.annotations(), KeyForm::Data).keys;
+            match attached.keys().find(|key| !keys.contains(&key.as_str())) {
+                Some(key) => Err(format!("an annotation still attaches {key}")),
+                None => Ok(()),
+            }
         });
         self.checks.check(format!("of {map} exactly these keys are left: {}", keys.join(", ")), seen);
     }
@@ -313,6 +317,11 @@ impl Story<'_> {
                 .say(&format!("  The operator sent {requests} requests for all of this, Events aside."));
         }
     }
+}
+
+fn is_granted(lease: &Lease) -> Result<(), String> {
+    let state = state(lease).unwrap_or_else(|| "not granted".to_owned());
+    is(&state.as_str(), &reason::GRANTED)
 }
 
 fn state(lease: &Lease) -> Option<String> {

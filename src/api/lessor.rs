@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::lease::{TERM_MESSAGE, TERM_RULE};
 
+/// The condition that says whether all kinds can be attached that an administrator has listed.
+pub const KINDS_READY: &str = "KindsReady";
+
 /// A `Lessor` asks for nothing: the operator makes it, and only its status says something.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[kube(

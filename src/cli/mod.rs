@@ -1,9 +1,11 @@
 //! What the `lessor` command can be told to do.
 
 mod access;
+mod attachable;
 mod check;
 mod crd;
 mod detach;
+mod rbac;
 mod run;
 
 use clap::{Parser, Subcommand};
@@ -24,6 +26,8 @@ enum Command {
     Crd(crd::Args),
     /// Take our finalizer off leases, so that they can be deleted where no operator runs any more.
     DetachFinalizers(detach::Args),
+    /// Print the roles that the operator needs, as YAML, for the same settings as those of run.
+    Rbac(Box<rbac::Args>),
     /// Run one replica of the operator.
     Run(Box<run::Args>),
     /// Print the version.
@@ -37,6 +41,7 @@ impl Lessor {
             Command::Check(args) => check::run(&args, std::io::stdout().lock()),
             Command::Crd(args) => crd::run(&args, std::io::stdout().lock()),
             Command::DetachFinalizers(args) => detach::run(&args, std::io::stdout().lock()),
+            Command::Rbac(args) => rbac::run(*args, std::io::stdout().lock()),
             Command::Run(args) => run::run(*args),
             Command::Version => version(std::io::stdout().lock()),
         }

@@ -11,7 +11,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use lessor::operator::{run, settings::Settings};
 use tracing_subscriber::EnvFilter;
 
-use super::access::Access;
+use super::{access::Access, attachable};
 
 /// How a replica runs. Durations are written like 500ms, 10s, 5m or 2h.
 #[derive(ClapArgs, Debug)]
@@ -27,6 +27,9 @@ pub(crate) struct Args {
     /// A namespace to serve; may be given several times. Default: all.
     #[arg(long = "namespace", short, env = "LESSOR_NAMESPACES", value_delimiter = ',')]
     namespaces: Vec<String>,
+
+    #[command(flatten)]
+    attachable: attachable::Args,
 
     /// The shortest TTL that is granted, whatever is asked for.
     #[arg(long, env = "LESSOR_MIN_TTL", default_value = "5s", value_parser = duration)]
@@ -76,7 +79,7 @@ pub(crate) struct Args {
     #[arg(long, env = "LESSOR_DRY_RUN")]
     dry_run: bool,
 
-    /// Where to serve /healthz, /readyz and /metrics, like 0.0.0.0:8080. Default: nowhere.
+    /// Where to serve /healthz, /readyz, /metrics and /debug/attachments, like 0.0.0.0:8080. Default: nowhere.
     #[arg(long, env = "LESSOR_ADMIN_ADDRESS")]
     admin_address: Option<std::net::SocketAddr>,
 
@@ -146,6 +149,7 @@ fn settings(args: Args) -> anyhow::Result<Settings> {
         // A restarted process is another replica: it must not take its predecessor's claims for its own.
         identity: format!("{name}_{:08x}", uuid::Uuid::new_v4().as_fields().0),
         namespaces: args.namespaces,
+        attachable: args.attachable.read()?,
         min_ttl: args.min_ttl,
         max_ttl: args.max_ttl,
         max_clock_skew: args.max_clock_skew,

@@ -2,12 +2,7 @@
 
 use std::hash::Hash;
 
-use super::{
-    Error, LeaseTime, Ttl,
-    leases::{Lessor, Slot},
-    table::Table,
-    wheel::NEVER,
-};
+use super::{Error, LeaseTime, Ttl, leases::Lessor, slots::Slots};
 
 /// How many nodes of the wheel one poll may move: about a millisecond's work.
 const MOVES: usize = 8192;
@@ -29,16 +24,14 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         let mut moves = MOVES;
         while expired.len() < permitted {
             let Some(n) = self.first_due(inner_now, &mut moves) else { break };
-            let Some((id, slot)) = self.leases.get_mut(n) else { break };
-            if !(slot.ending && slot.reign == self.reign) {
-                slot.ending = true;
-                slot.reign = self.reign;
-                slot.tries = 0;
+            let slot = self.leases.get_mut(n);
+            if !slot.has_begun(self.reign) {
+                slot.begin(self.reign);
                 self.ending += 1;
             }
             slot.tries = slot.tries.saturating_add(1);
-            expired.push(*id);
-            self.wheel.set_aside(n, inner_now);
+            expired.push(slot.id);
+            self.wheel.set_aside(&mut self.leases, n, inner_now);
         }
         if let Some(rate) = &mut self.config.expiry_rate
             && !expired.is_empty()
@@ -60,7 +53,7 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
             Some(rate) => due.max(rate.next()),
             None => due,
         });
-        let unanswered = self.config.answer_within.zip(self.wheel.oldest_aside());
+        let unanswered = self.config.answer_within.zip(self.wheel.aside(&self.leases).next());
         let give_up = unanswered.and_then(|(within, (_, since))| {
             self.outside(since.saturating_add(Ttl::from(within).as_millis()))
         });
@@ -76,8 +69,8 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
     pub fn overdue(&mut self, now: LeaseTime) -> Option<(I, LeaseTime)> {
         let now = self.down(now);
         let n = self.first_due(now, &mut { usize::MAX })?;
-        let (id, slot) = self.leases.get(n)?;
-        Some((*id, self.outside(slot.due())?))
+        let slot = self.leases.get(n);
+        Some((slot.id, self.outside(slot.due())?))
     }
 
     /// Begins the end of a lease before its time, as if [`poll`](Self::poll) had offered it: the caller commits the end, and answers.
@@ -94,22 +87,19 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
             other => other?,
         };
         let now = self.down(now);
-        if let Some((_, slot)) = self.leases.get_mut(n) {
-            slot.ending = true;
-            slot.reign = self.reign;
-            slot.tries = 1;
-            self.ending += 1;
-            self.wheel.set_aside(n, now);
-        }
+        let slot = self.leases.get_mut(n);
+        slot.begin(self.reign);
+        slot.tries = 1;
+        self.ending += 1;
+        self.wheel.set_aside(&mut self.leases, n, now);
         Ok(true)
     }
 
     /// The end of a lease failed: it's still ending, and is offered again after a pause, which grows. Answers when;
     /// `None` if no end of this lease is under way (it has been reinstated or forgotten, or this lessor demoted). O(1).
     pub fn failed(&mut self, id: I, now: LeaseTime) -> Option<LeaseTime> {
-        let n = self.leases.find(&id)?;
-        let (_, slot) = self.leases.get(n)?;
-        if !self.has_begun(slot) {
+        let n = self.leases.find(id)?;
+        if !self.leases.get(n).has_begun(self.reign) {
             return None;
         }
         let again = self.try_again(n, now);
@@ -118,29 +108,31 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
 
     /// Ends that were offered and not answered yet, those that wait longest first, and since when.
     pub fn unanswered(&self) -> impl Iterator<Item = (I, LeaseTime)> {
-        self.wheel.aside().filter_map(|(n, since)| Some((*self.leases.get(n)?.0, self.outside(since)?)))
+        self.wheel
+            .aside(&self.leases)
+            .filter_map(|(n, since)| Some((self.leases.get(n).id, self.outside(since)?)))
     }
 
     fn first_due(&mut self, now: u64, moves: &mut usize) -> Option<u32> {
         let Self { wheel, leases, reign, .. } = self;
-        wheel.first_due(now, moves, |n, filed| time_of(leases, *reign, n, filed))
+        wheel.first_due(leases, now, moves, |leases, n, filed| time_of(leases, *reign, n, filed))
     }
 
     fn give_up_on_answers(&mut self, now: LeaseTime) {
         let Some(within) = self.config.answer_within else { return };
         let before = self.down(now).saturating_sub(Ttl::from(within).as_millis());
-        while let Some((n, since)) = self.wheel.oldest_aside()
-            && since <= before
-        {
+        loop {
+            let oldest = self.wheel.aside(&self.leases).next();
+            let Some((n, _)) = oldest.filter(|(_, since)| *since <= before) else { return };
             self.try_again(n, now);
         }
     }
 
     fn try_again(&mut self, n: u32, now: LeaseTime) -> u64 {
-        let tries = self.leases.get(n).map_or(0, |(_, slot)| slot.tries);
+        let tries = u32::from(self.leases.get(n).tries);
         let pause = Ttl::from(self.config.retry.pause(tries)).as_millis();
         let again = self.up(now).saturating_add(pause);
-        self.wheel.file(n, again);
+        self.wheel.file(&mut self.leases, n, again);
         again
     }
 }
@@ -157,10 +149,7 @@ impl<I: Copy + Eq + Hash, K: Eq + Hash> Lessor<I, K> {
 }
 
 /// When the lease of node `n` is really due: when its end is tried again, or at its deadline.
-fn time_of<I>(leases: &Table<I, Slot>, reign: u32, n: u32, filed: u64) -> u64 {
-    match leases.get(n) {
-        Some((_, slot)) if slot.ending && slot.reign == reign => filed,
-        Some((_, slot)) => slot.due(),
-        None => NEVER,
-    }
+fn time_of<I>(leases: &Slots<I>, reign: u16, n: u32, filed: u64) -> u64 {
+    let slot = leases.get(n);
+    if slot.has_begun(reign) { filed } else { slot.due() }
 }

@@ -1,17 +1,16 @@
 //! What is attached to leases. An item has one owner.
 
-use std::{hash::Hash, iter};
+use std::{hash::Hash, iter, mem};
 
 use super::{
     Error,
+    index::{Found, NONE},
     leases::Lessor,
-    table::{Found, NONE},
 };
 
 /// An item's owner, and its neighbours in the list of that lease's items.
 #[derive(Debug)]
 pub(super) struct Item {
-    /// Keeps the entry's other form free of a tag of its own.
     lease: u32,
     prev: u32,
     next: u32,
@@ -30,7 +29,7 @@ impl<I: Copy + Eq + Hash, K: Eq + Hash> Lessor<I, K> {
             Found::Full => return Err(Error::Full),
         };
         self.link_item(at, lease);
-        Ok(former.and_then(|former| self.leases.get(former)).map(|(id, _)| *id))
+        Ok(former.map(|former| self.leases.get(former).id))
     }
 
     /// Detaches an item from a lease; false if it wasn't attached to this one, and then nothing has changed. O(1).
@@ -38,7 +37,7 @@ impl<I: Copy + Eq + Hash, K: Eq + Hash> Lessor<I, K> {
     /// # Errors
     /// [`Error::LeaseNotFound`].
     pub fn detach(&mut self, id: I, item: &K) -> Result<bool, Error> {
-        let lease = self.leases.find(&id).ok_or(Error::LeaseNotFound)?;
+        let lease = self.leases.find(id).ok_or(Error::LeaseNotFound)?;
         let Some(at) = self.items.find(item) else { return Ok(false) };
         if self.items.get(at).is_none_or(|(_, item)| item.lease != lease) {
             return Ok(false);
@@ -51,13 +50,12 @@ impl<I: Copy + Eq + Hash, K: Eq + Hash> Lessor<I, K> {
     /// The lease that an item is attached to. O(1).
     pub fn lease_of(&self, item: &K) -> Option<I> {
         let (_, item) = self.items.get(self.items.find(item)?)?;
-        self.leases.get(item.lease).map(|(id, _)| *id)
+        Some(self.leases.get(item.lease).id)
     }
 
     /// What is attached to a lease, latest first; nothing if there is no such lease.
     pub fn items(&self, id: I) -> impl Iterator<Item = &K> {
-        let lease = self.leases.find(&id).and_then(|n| self.leases.get(n));
-        let mut at = lease.map_or(NONE, |(_, slot)| slot.items);
+        let mut at = self.leases.find(id).map_or(NONE, |n| self.leases.get(n).items);
         iter::from_fn(move || {
             let (key, item) = self.items.get(at)?;
             at = item.next;
@@ -76,12 +74,11 @@ impl<I: Copy + Eq + Hash, K: Eq + Hash> Lessor<I, K> {
     }
 
     fn link_item(&mut self, at: u32, lease: u32) {
-        let Some((_, slot)) = self.leases.get_mut(lease) else { return };
-        let first = std::mem::replace(&mut slot.items, at);
-        if let Some((_, item)) = self.items.get_mut(at) {
+        let first = mem::replace(&mut self.leases.get_mut(lease).items, at);
+        if let Some(item) = self.items.get_mut(at) {
             *item = Item { lease, prev: NONE, next: first };
         }
-        if let Some((_, item)) = self.items.get_mut(first) {
+        if let Some(item) = self.items.get_mut(first) {
             item.prev = at;
         }
     }
@@ -89,12 +86,12 @@ impl<I: Copy + Eq + Hash, K: Eq + Hash> Lessor<I, K> {
     /// Takes an item out of its lease's list, and answers which lease that was.
     fn unlink_item(&mut self, at: u32) -> Option<u32> {
         let (_, &Item { lease, prev, next }) = self.items.get(at)?;
-        if let Some((_, item)) = self.items.get_mut(prev) {
+        if let Some(item) = self.items.get_mut(prev) {
             item.next = next;
-        } else if let Some((_, slot)) = self.leases.get_mut(lease) {
-            slot.items = next;
+        } else {
+            self.leases.get_mut(lease).items = next;
         }
-        if let Some((_, item)) = self.items.get_mut(next) {
+        if let Some(item) = self.items.get_mut(next) {
             item.prev = prev;
         }
         Some(lease)

@@ -4,9 +4,11 @@ use std::{hash::Hash, time::Duration};
 
 use super::{
     AboveMax, Config, Error, LeaseTime, Ttl,
+    index::Found,
     items::Item,
     load::Load,
-    table::{Found, NONE, Table},
+    slots::{Phase, Slot, Slots},
+    table::Table,
     wheel::{NEVER, Wheel},
 };
 
@@ -19,42 +21,17 @@ const ZERO: u64 = 1 << 40;
 #[derive(Debug)]
 pub struct Lessor<I, K = ()> {
     pub(super) config: Config,
-    pub(super) leases: Table<I, Slot>,
+    pub(super) leases: Slots<I>,
     pub(super) items: Table<K, Item>,
     pub(super) wheel: Wheel,
     pub(super) primary: bool,
-    /// The number of demotions: what was begun under an earlier one has no effect any more.
-    pub(super) reign: u32,
+    /// Counts demotions: an end that was begun before one has no effect any more.
+    pub(super) reign: u16,
     pub(super) ending: usize,
     suspended: usize,
     /// How far `promote` has moved all deadlines, in milliseconds.
     shift: u64,
     load: Load,
-}
-
-/// What is kept of one lease. Times are milliseconds on the inner clock.
-#[derive(Debug)]
-pub(super) struct Slot {
-    /// Without regard to `end_by`. While suspended: how much remains.
-    pub(super) deadline: u64,
-    pub(super) end_by: u64,
-    pub(super) ttl: u64,
-    /// The first of its items.
-    pub(super) items: u32,
-    /// How often its end has been offered.
-    pub(super) tries: u32,
-    /// Under which reign the end began.
-    pub(super) reign: u32,
-    pub(super) ending: bool,
-    pub(super) suspended: bool,
-}
-
-impl Slot {
-    /// When it ends unless something happens.
-    #[inline]
-    pub(super) fn due(&self) -> u64 {
-        if self.suspended { self.end_by } else { self.deadline.min(self.end_by) }
-    }
 }
 
 /// What was granted.
@@ -80,7 +57,7 @@ pub struct Lease<I> {
     /// What it does.
     pub state: State,
     /// How often its end has been offered: more than once means that it failed.
-    pub tries: u32,
+    pub tries: u8,
 }
 
 /// What a lease does.
@@ -112,7 +89,7 @@ impl<I, K> Lessor<I, K> {
     pub fn new(config: Config) -> Self {
         Self {
             config,
-            leases: Table::default(),
+            leases: Slots::default(),
             items: Table::default(),
             wheel: Wheel::new(ZERO),
             primary: false,
@@ -141,9 +118,17 @@ impl<I, K> Lessor<I, K> {
     pub fn demote(&mut self) {
         if self.primary {
             self.primary = false;
-            self.reign = self.reign.wrapping_add(1);
             self.ending = 0;
-            self.wheel.recall_aside();
+            self.wheel.recall_aside(&mut self.leases);
+            self.reign = self.reign.wrapping_add(1);
+            if self.reign == 0 {
+                // Numbers of reigns are used again: no lease may carry an old one.
+                self.leases.iter_mut().for_each(|slot| {
+                    if slot.phase != Phase::Gone {
+                        slot.live();
+                    }
+                });
+            }
         }
     }
 
@@ -170,10 +155,6 @@ impl<I, K> Lessor<I, K> {
     pub(super) fn outside(&self, inner: u64) -> Option<LeaseTime> {
         (inner != NEVER)
             .then(|| LeaseTime::from_millis(inner.saturating_add(self.shift).saturating_sub(ZERO)))
-    }
-
-    pub(super) fn has_begun(&self, slot: &Slot) -> bool {
-        slot.ending && slot.reign == self.reign
     }
 }
 
@@ -210,25 +191,17 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
     }
 
     fn insert(&mut self, id: I, ttl: Ttl, deadline: u64, now: LeaseTime) -> Result<(), Error> {
-        let slot = Slot {
-            deadline,
-            end_by: NEVER,
-            ttl: ttl.as_millis(),
-            items: NONE,
-            tries: 0,
-            reign: self.reign,
-            ending: false,
-            suspended: false,
-        };
-        let n = match self.leases.find_or_insert(id, slot) {
+        let n = match self.leases.insert(Slot::new(id, ttl.as_millis(), deadline)) {
             Found::New(n) => n,
             Found::Old(_) => return Err(Error::LeaseExists),
             Found::Full => return Err(Error::Full),
         };
-        self.wheel.add(n);
         let now = self.down(now);
         self.wheel.settle(now);
-        self.wheel.file(n, deadline);
+        // The slot of a lease that is over may be filed still, and early enough.
+        if deadline < self.leases.get(n).node.at {
+            self.wheel.file(&mut self.leases, n, deadline);
+        }
         Ok(())
     }
 
@@ -260,7 +233,7 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
     /// # Errors
     /// [`Error::LeaseNotFound`], [`Error::TtlTooLarge`].
     pub fn reinstate(&mut self, id: I, ttl: Ttl, now: LeaseTime) -> Result<Granted, Error> {
-        let n = self.leases.find(&id).ok_or(Error::LeaseNotFound)?;
+        let n = self.leases.find(id).ok_or(Error::LeaseNotFound)?;
         let ttl = self.permitted(ttl)?;
         Ok(self.extend(n, Some(ttl), now))
     }
@@ -286,9 +259,9 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         let mut remaining = 0;
         let mut newly = false;
         self.change(n, |slot| {
-            newly = !slot.suspended;
+            newly = slot.phase == Phase::Active;
             if newly {
-                slot.suspended = true;
+                slot.phase = Phase::Suspended;
                 slot.deadline = slot.deadline.saturating_sub(now);
             }
             remaining = slot.deadline;
@@ -307,9 +280,9 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         let mut granted = (0, NEVER);
         let mut newly = false;
         self.change(n, |slot| {
-            newly = slot.suspended;
+            newly = slot.phase == Phase::Suspended;
             if newly {
-                slot.suspended = false;
+                slot.phase = Phase::Active;
                 slot.deadline = slot.deadline.saturating_add(now);
             }
             granted = (slot.ttl, slot.due());
@@ -320,8 +293,7 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
 
     /// The lease, if there is one with this id. O(1).
     pub fn lookup(&self, id: I) -> Option<Lease<I>> {
-        let (id, slot) = self.leases.get(self.leases.find(&id)?)?;
-        Some(self.view(*id, slot))
+        Some(self.view(self.leases.get(self.leases.find(id)?)))
     }
 
     /// When the lease ends unless something happens; `None` if there is none, or if it's suspended and has no cap. O(1).
@@ -331,16 +303,16 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
 
     /// How long the lease lives unless something happens, never negative; of a suspended one, what remained. `None` if there is none. O(1).
     pub fn remaining(&self, id: I, now: LeaseTime) -> Option<Duration> {
-        let (_, slot) = self.leases.get(self.leases.find(&id)?)?;
+        let slot = self.leases.get(self.leases.find(id)?);
         let now = self.down(now);
         let until_cap = slot.end_by.saturating_sub(now);
-        let left = if slot.suspended { slot.deadline } else { slot.deadline.saturating_sub(now) };
+        let left = if slot.is_suspended() { slot.deadline } else { slot.deadline.saturating_sub(now) };
         Some(Duration::from_millis(left.min(until_cap)))
     }
 
     /// All leases, in no particular order. O(n).
     pub fn leases(&self) -> impl Iterator<Item = Lease<I>> {
-        self.leases.iter().map(|(_, id, slot)| self.view(*id, slot))
+        self.leases.iter().map(|slot| self.view(slot))
     }
 
     /// All leases, those that end first first, those without a deadline last. O(n log n).
@@ -350,16 +322,14 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         leases
     }
 
-    fn view(&self, id: I, slot: &Slot) -> Lease<I> {
-        let state = if self.has_begun(slot) {
-            State::Ending
-        } else if slot.suspended {
-            State::Suspended
-        } else {
-            State::Active
+    fn view(&self, slot: &Slot<I>) -> Lease<I> {
+        let state = match slot.phase {
+            _ if slot.has_begun(self.reign) => State::Ending,
+            _ if slot.is_suspended() => State::Suspended,
+            _ => State::Active,
         };
         Lease {
-            id,
+            id: slot.id,
             ttl: Ttl::from_millis(slot.ttl),
             deadline: self.outside(slot.due()),
             end_by: self.outside(slot.end_by),
@@ -370,11 +340,8 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
 
     /// The number of this lease, if its end has not begun.
     pub(super) fn alive(&self, id: I) -> Result<u32, Error> {
-        let n = self.leases.find(&id).ok_or(Error::LeaseNotFound)?;
-        match self.leases.get(n) {
-            Some((_, slot)) if self.has_begun(slot) => Err(Error::LeaseExpired),
-            _ => Ok(n),
-        }
+        let n = self.leases.find(id).ok_or(Error::LeaseNotFound)?;
+        if self.leases.get(n).has_begun(self.reign) { Err(Error::LeaseExpired) } else { Ok(n) }
     }
 
     fn renewable(&self, id: I) -> Result<u32, Error> {
@@ -386,9 +353,7 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         if self.config.stretch.is_some() {
             self.load.count(now.millis_down());
         }
-        let Some((_, slot)) = self.leases.get_mut(n) else {
-            return Granted { ttl: Ttl::ZERO, deadline: None };
-        };
+        let slot = self.leases.get_mut(n);
         let before = slot.due();
         let base = ttl.unwrap_or(Ttl::from_millis(slot.ttl));
         let granted = match &self.config.stretch {
@@ -396,7 +361,7 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
             None => base,
         };
         slot.ttl = base.as_millis();
-        slot.deadline = match (slot.suspended, ttl) {
+        slot.deadline = match (slot.is_suspended(), ttl) {
             (true, _) => granted.as_millis(),
             (false, Some(_)) => now_up.saturating_add(granted.as_millis()),
             // The clock may have stepped back: that takes nothing away.
@@ -404,25 +369,21 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         };
         let after = slot.due();
         // A node that is filed too early is filed anew when its time comes: nothing to do for a plain renewal.
-        if slot.ending || after < before {
-            if slot.ending && slot.reign == self.reign {
-                self.ending -= 1;
-            }
-            slot.ending = false;
-            slot.tries = 0;
-            self.wheel.file(n, after);
+        if after < before || !matches!(slot.phase, Phase::Active | Phase::Suspended) {
+            self.ending -= usize::from(slot.has_begun(self.reign));
+            slot.live();
+            self.wheel.file(&mut self.leases, n, after);
         }
         Granted { ttl: granted, deadline: self.outside(after) }
     }
 
     /// Changes a living lease and files it anew.
-    fn change(&mut self, n: u32, change: impl FnOnce(&mut Slot)) {
-        if let Some((_, slot)) = self.leases.get_mut(n) {
-            change(slot);
-            slot.ending = false;
-            let due = slot.due();
-            self.wheel.file(n, due);
-        }
+    fn change(&mut self, n: u32, change: impl FnOnce(&mut Slot<I>)) {
+        let slot = self.leases.get_mut(n);
+        slot.live();
+        change(slot);
+        let due = slot.due();
+        self.wheel.file(&mut self.leases, n, due);
     }
 
     fn permitted(&self, ttl: Ttl) -> Result<Ttl, Error> {
@@ -453,10 +414,16 @@ impl<I: Copy + Eq + Hash, K: Eq + Hash> Lessor<I, K> {
     /// # Errors
     /// [`Error::LeaseNotFound`], also the second time.
     pub fn revoke(&mut self, id: I) -> Result<Vec<K>, Error> {
-        let (n, slot) = self.leases.remove_key(&id).ok_or(Error::LeaseNotFound)?;
-        self.wheel.remove(n);
-        self.ending -= usize::from(self.has_begun(&slot));
-        self.suspended -= usize::from(slot.suspended);
-        Ok(self.take_items(slot.items))
+        let n = self.leases.remove(id).ok_or(Error::LeaseNotFound)?;
+        let slot = self.leases.get_mut(n);
+        self.suspended -= usize::from(slot.is_suspended());
+        if slot.phase != Phase::Active {
+            self.ending -= usize::from(slot.has_begun(self.reign));
+            self.wheel.remove(&mut self.leases, n);
+        }
+        let slot = self.leases.get_mut(n);
+        slot.phase = Phase::Gone;
+        let items = slot.items;
+        Ok(self.take_items(items))
     }
 }

@@ -1,11 +1,12 @@
 //! A queue of timers, for whatever is due at some lease time.
 
-use std::{fmt, hash::Hash};
+use std::{fmt, hash::Hash, mem};
 
 use super::{
     LeaseTime,
-    table::{Found, Table},
-    wheel::{NEVER, Wheel},
+    index::Found,
+    table::Table,
+    wheel::{NEVER, Node, Wheel},
 };
 
 /// Keys ordered by when they're due: the structure that the lessor keeps its deadlines in, on its own.
@@ -25,18 +26,16 @@ use super::{
 /// assert_eq!(queue.due_at(&"b"), Some(LeaseTime::from_millis(300)));
 /// ```
 pub struct DeadlineQueue<K> {
-    keys: Table<K, Due>,
+    /// The keys, and when they're due, in milliseconds.
+    keys: Table<K, u64>,
+    /// Their nodes, by the same numbers.
+    nodes: Vec<Node>,
     wheel: Wheel,
-}
-
-/// When a key is due, in milliseconds.
-struct Due {
-    at: u64,
 }
 
 impl<K> Default for DeadlineQueue<K> {
     fn default() -> Self {
-        Self { keys: Table::default(), wheel: Wheel::new(0) }
+        Self { keys: Table::default(), nodes: Vec::new(), wheel: Wheel::new(0) }
     }
 }
 
@@ -64,7 +63,7 @@ impl<K> DeadlineQueue<K> {
 
     /// What waits and until when, in no particular order. O(n).
     pub fn iter(&self) -> impl Iterator<Item = (&K, LeaseTime)> {
-        self.keys.iter().map(|(_, key, due)| (key, LeaseTime::from_millis(due.at)))
+        self.keys.iter().map(|(key, at)| (key, LeaseTime::from_millis(*at)))
     }
 }
 
@@ -77,20 +76,22 @@ impl<K: Eq + Hash> DeadlineQueue<K> {
             return true;
         }
         let at = at.millis_up();
-        let n = match self.keys.find_or_insert(key, Due { at }) {
+        match self.keys.find_or_insert(key, at) {
             Found::New(n) => {
-                self.wheel.add(n);
-                n
+                if self.nodes.len() == n as usize {
+                    self.nodes.push(Node::default());
+                    self.nodes[n as usize].unfile(n);
+                }
+                self.wheel.file(&mut self.nodes, n, at);
             }
-            Found::Old(n) => n,
+            Found::Old(n) => {
+                let before = self.keys.get_mut(n).map(|due| mem::replace(due, at));
+                // What is filed too early is filed anew when its time comes.
+                if before.is_some_and(|before| at < before) {
+                    self.wheel.file(&mut self.nodes, n, at);
+                }
+            }
             Found::Full => return false,
-        };
-        if let Some((_, due)) = self.keys.get_mut(n) {
-            let before = std::mem::replace(&mut due.at, at);
-            // What is filed too early is filed anew when its time comes.
-            if at < before || self.wheel.filed_at(n) == NEVER {
-                self.wheel.file(n, at);
-            }
         }
         true
     }
@@ -99,7 +100,7 @@ impl<K: Eq + Hash> DeadlineQueue<K> {
     pub fn remove(&mut self, key: &K) -> bool {
         match self.keys.remove_key(key) {
             Some((n, _)) => {
-                self.wheel.remove(n);
+                self.wheel.remove(&mut self.nodes, n);
                 true
             }
             None => false,
@@ -108,17 +109,17 @@ impl<K: Eq + Hash> DeadlineQueue<K> {
 
     /// Takes the key out that has been due for longest, if any is.
     pub fn pop_due(&mut self, now: LeaseTime) -> Option<K> {
-        let Self { keys, wheel } = self;
-        let time = |n, _| keys.get(n).map_or(NEVER, |(_, due)| due.at);
-        let n = wheel.first_due(now.millis_down(), &mut { usize::MAX }, time)?;
-        self.wheel.remove(n);
-        self.keys.remove(n).map(|(key, _)| key)
+        let Self { keys, nodes, wheel } = self;
+        let time = |_: &Vec<Node>, n, _| keys.get(n).map_or(NEVER, |(_, at)| *at);
+        let n = wheel.first_due(nodes, now.millis_down(), &mut { usize::MAX }, time)?;
+        wheel.remove(nodes, n);
+        keys.remove(n).map(|(key, _)| key)
     }
 
     /// When a key is due.
     pub fn due_at(&self, key: &K) -> Option<LeaseTime> {
-        let (_, due) = self.keys.get(self.keys.find(key)?)?;
-        Some(LeaseTime::from_millis(due.at))
+        let (_, at) = self.keys.get(self.keys.find(key)?)?;
+        Some(LeaseTime::from_millis(*at))
     }
 }
 

@@ -1,19 +1,8 @@
-//! A hash table whose entries keep their place: what is stored gets a number, and the number stays valid until it's removed.
-//!
-//! The hash index holds only these numbers (5 bytes each), the entries lie densely in one vector. That takes a third less
-//! memory than a map from keys to numbers beside it, which would hold each key twice, and lets other structures
-//! (the wheel, the list of a lease's items) link entries by number.
+//! A hash table whose entries have numbers, valid until they're removed, by which other structures link them.
 
-use std::{hash::BuildHasher, hash::Hash, mem};
+use std::{hash::Hash, mem};
 
-use foldhash::fast::RandomState;
-use hashbrown::{HashTable, hash_table};
-
-/// No entry.
-pub(super) const NONE: u32 = u32::MAX;
-
-/// The most entries that a table holds. Others add a few numbers of their own to those of the table.
-const MAX_LEN: usize = (u32::MAX - 65_536) as usize;
+use super::index::{Found, Index, NONE};
 
 #[derive(Debug)]
 enum Entry<K, V> {
@@ -21,25 +10,16 @@ enum Entry<K, V> {
     Used { key: K, value: V },
 }
 
-/// What became of an entry that was to be added, and the number of that with this key.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    New(u32),
-    Old(u32),
-    Full,
-}
-
 #[derive(Debug)]
 pub(super) struct Table<K, V> {
-    index: HashTable<u32>,
+    index: Index,
     entries: Vec<Entry<K, V>>,
     free: u32,
-    hasher: RandomState,
 }
 
 impl<K, V> Default for Table<K, V> {
     fn default() -> Self {
-        Self { index: HashTable::new(), entries: Vec::new(), free: NONE, hasher: RandomState::default() }
+        Self { index: Index::default(), entries: Vec::new(), free: NONE }
     }
 }
 
@@ -58,17 +38,17 @@ impl<K, V> Table<K, V> {
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, at: u32) -> Option<(&K, &mut V)> {
+    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut V> {
         match self.entries.get_mut(at as usize) {
-            Some(Entry::Used { key, value }) => Some((key, value)),
+            Some(Entry::Used { value, .. }) => Some(value),
             _ => None,
         }
     }
 
-    /// All entries, in the order of their numbers. O(most entries that there ever were).
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &K, &V)> {
-        self.entries.iter().zip(0..).filter_map(|(entry, at)| match entry {
-            Entry::Used { key, value } => Some((at, key, value)),
+    /// All entries, in the order of their numbers. O(the most entries that there ever were).
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.entries.iter().filter_map(|entry| match entry {
+            Entry::Used { key, value } => Some((key, value)),
             Entry::Free { .. } => None,
         })
     }
@@ -76,58 +56,41 @@ impl<K, V> Table<K, V> {
 
 impl<K: Eq + Hash, V> Table<K, V> {
     /// The number of the entry with this key.
-    #[inline]
     pub(super) fn find(&self, key: &K) -> Option<u32> {
-        let hash = self.hasher.hash_one(key);
-        self.index.find(hash, |&at| has_key(&self.entries, at, key)).copied()
+        self.index.find(key, |at| has_key(&self.entries, at, key))
     }
 
     /// Adds an entry, unless there is one with this key, which then stays as it is.
     pub(super) fn find_or_insert(&mut self, key: K, value: V) -> Found {
-        let Self { index, entries, free, hasher } = self;
-        let hash = hasher.hash_one(&key);
-        let found = index.entry(
-            hash,
-            |&at| has_key(entries, at, &key),
-            |&at| match &entries[at as usize] {
-                Entry::Used { key, .. } => hasher.hash_one(key),
-                Entry::Free { .. } => 0,
-            },
-        );
-        let vacant = match found {
-            hash_table::Entry::Occupied(old) => return Found::Old(*old.get()),
-            hash_table::Entry::Vacant(vacant) => vacant,
-        };
-        let at = match entries.get(*free as usize) {
-            Some(Entry::Free { next }) => mem::replace(free, *next),
-            _ if entries.len() >= MAX_LEN => return Found::Full,
-            _ => {
-                entries.push(Entry::Free { next: NONE });
-                (entries.len() - 1) as u32
+        let Self { index, entries, free } = self;
+        let next = if *free == NONE { entries.len() } else { *free as usize };
+        let found = index.find_or_add(&key, |at| has_key(entries, at, &key), next);
+        if let Found::New(at) = found {
+            let used = Entry::Used { key, value };
+            match entries.get_mut(at as usize) {
+                None => entries.push(used),
+                Some(entry) => {
+                    if let Entry::Free { next } = mem::replace(entry, used) {
+                        *free = next;
+                    }
+                }
             }
-        };
-        entries[at as usize] = Entry::Used { key, value };
-        vacant.insert(at);
-        Found::New(at)
+        }
+        found
     }
 
     /// Takes the entry with this number out. The number is given to a later entry again.
     pub(super) fn remove(&mut self, at: u32) -> Option<(K, V)> {
-        let (key, _) = self.get(at)?;
-        let hash = self.hasher.hash_one(key);
-        if let Ok(found) = self.index.find_entry(hash, |&other| other == at) {
-            found.remove();
-        }
+        let Self { index, entries, .. } = self;
+        let Some(Entry::Used { key, .. }) = entries.get(at as usize) else { return None };
+        index.remove(key, |other| other == at);
         self.vacate(at)
     }
 
     /// Takes the entry with this key out, and says which number it had.
     pub(super) fn remove_key(&mut self, key: &K) -> Option<(u32, V)> {
-        let hash = self.hasher.hash_one(key);
-        let Ok(found) = self.index.find_entry(hash, |&at| has_key(&self.entries, at, key)) else {
-            return None;
-        };
-        let (at, _) = found.remove();
+        let Self { index, entries, .. } = self;
+        let at = index.remove(key, |at| has_key(entries, at, key))?;
         self.vacate(at).map(|(_, value)| (at, value))
     }
 
@@ -179,6 +142,6 @@ mod tests {
             table.find_or_insert(key, ());
         }
         table.remove_key(&2);
-        assert_eq!(table.iter().map(|(_, key, ())| *key).collect::<Vec<_>>(), [0, 1, 3, 4]);
+        assert_eq!(table.iter().map(|(key, ())| *key).collect::<Vec<_>>(), [0, 1, 3, 4]);
     }
 }

@@ -7,8 +7,8 @@
 //! which they were filed. A word of 64 bits per level says which slots hold anything, so empty time costs nothing.
 //! (It's the radix heap of Ahuja, Mehlhorn, Orlin and Tarjan, with the digits of Varghese and Lauck's timing wheel.)
 //!
-//! Slots are rings of nodes through a sentinel, so that a node leaves its slot without knowing which it is in, and a
-//! whole slot moves to another ring in O(1).
+//! Slots are rings of nodes through a head, so that a node leaves its slot without knowing which it is in, and a
+//! whole slot moves to another ring in O(1). The nodes lie in whatever they belong to ([`Nodes`]).
 //!
 //! Nodes may be filed too early: whoever takes them out says what their time really is, and those whose time is later
 //! are filed anew, there and then. A renewal therefore doesn't touch the wheel at all, and pays later for at most
@@ -20,27 +20,51 @@ const LEVEL_BITS: u32 = 6;
 const SLOTS: usize = 1 << LEVEL_BITS;
 const LEVELS: usize = 11;
 
+/// Rings are numbered from here: first the slots, level by level.
+const HEADS: u32 = 0xffff_0000;
 /// The ring of nodes that are on their way from a higher slot to lower ones.
-const MOVING: u32 = (LEVELS * SLOTS) as u32;
+const MOVING: u32 = HEADS + (LEVELS * SLOTS) as u32;
 /// The ring of nodes set aside by [`Wheel::set_aside`], oldest first.
 const ASIDE: u32 = MOVING + 1;
-/// The number of the first node that isn't a sentinel.
-const FIRST: u32 = ASIDE + 1;
 
 /// The time of a node that isn't filed.
 pub(super) const NEVER: u64 = u64::MAX;
 
-#[derive(Clone, Copy, Debug)]
-struct Node {
+/// A node's place in the wheel.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Node {
     /// The time under which it's filed, or since when it has been set aside.
-    at: u64,
+    pub(super) at: u64,
     prev: u32,
     next: u32,
 }
 
+impl Node {
+    /// Makes this node `n`, which is filed nowhere.
+    pub(super) fn unfile(&mut self, n: u32) {
+        *self = Self { at: NEVER, prev: n, next: n };
+    }
+}
+
+/// Where the nodes lie, by number.
+pub(super) trait Nodes {
+    fn node(&self, n: u32) -> &Node;
+    fn node_mut(&mut self, n: u32) -> &mut Node;
+}
+
+impl Nodes for Vec<Node> {
+    fn node(&self, n: u32) -> &Node {
+        &self[n as usize]
+    }
+
+    fn node_mut(&mut self, n: u32) -> &mut Node {
+        &mut self[n as usize]
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Wheel {
-    nodes: Vec<Node>,
+    heads: Vec<Node>,
     occupied: [u64; LEVELS],
     cursor: u64,
     /// Nodes filed under a time before the cursor, which only a clock that stepped back asks for.
@@ -49,97 +73,75 @@ pub(super) struct Wheel {
 
 impl Wheel {
     pub(super) fn new(cursor: u64) -> Self {
-        let nodes = (0..FIRST).map(|n| Node { at: NEVER, prev: n, next: n }).collect();
-        Self { nodes, occupied: [0; LEVELS], cursor, early: BTreeSet::new() }
-    }
-
-    /// Makes room for node `n`; nodes are added in the order of their numbers.
-    #[inline]
-    pub(super) fn add(&mut self, n: u32) {
-        let n = n + FIRST;
-        if n as usize == self.nodes.len() {
-            self.nodes.push(Node { at: NEVER, prev: n, next: n });
-        }
-    }
-
-    /// The time under which node `n` is filed, or since when it has been set aside.
-    pub(super) fn filed_at(&self, n: u32) -> u64 {
-        self.nodes[(n + FIRST) as usize].at
+        let heads = (HEADS..=ASIDE).map(|head| Node { at: NEVER, prev: head, next: head }).collect();
+        Self { heads, occupied: [0; LEVELS], cursor, early: BTreeSet::new() }
     }
 
     /// Files node `n` under this time, wherever it was before.
     #[inline]
-    pub(super) fn file(&mut self, n: u32, at: u64) {
-        self.remove(n);
+    pub(super) fn file(&mut self, nodes: &mut impl Nodes, n: u32, at: u64) {
+        self.remove(nodes, n);
         if at < self.cursor {
-            self.nodes[(n + FIRST) as usize].at = at;
-            self.early.insert((at, n + FIRST));
+            nodes.node_mut(n).at = at;
+            self.early.insert((at, n));
         } else if at != NEVER {
-            self.place(n + FIRST, at);
+            self.place(nodes, n, at);
         }
     }
 
     /// Takes node `n` out, wherever it is.
     #[inline]
-    pub(super) fn remove(&mut self, n: u32) {
-        let n = n + FIRST;
-        let Node { at, prev, next } = self.nodes[n as usize];
+    pub(super) fn remove(&mut self, nodes: &mut impl Nodes, n: u32) {
+        let Node { at, prev, next } = *nodes.node(n);
         if next != n {
-            self.nodes[prev as usize].next = next;
-            self.nodes[next as usize].prev = prev;
-            if prev == next && prev < MOVING {
-                self.occupied[prev as usize / SLOTS] &= !(1 << (prev as usize % SLOTS));
+            self.node(nodes, prev).next = next;
+            self.node(nodes, next).prev = prev;
+            if prev == next {
+                self.vacate(prev);
             }
         } else if at != NEVER {
             self.early.remove(&(at, n));
         }
-        self.nodes[n as usize] = Node { at: NEVER, prev: n, next: n };
+        nodes.node_mut(n).unfile(n);
     }
 
     /// Moves node `n` into the ring of those set aside: no longer filed, but not forgotten.
-    pub(super) fn set_aside(&mut self, n: u32, since: u64) {
-        self.remove(n);
-        self.push(n + FIRST, ASIDE, since);
-    }
-
-    /// The node that has been set aside for longest, and since when.
-    pub(super) fn oldest_aside(&self) -> Option<(u32, u64)> {
-        let n = self.nodes[ASIDE as usize].next;
-        (n != ASIDE).then(|| (n - FIRST, self.nodes[n as usize].at))
+    pub(super) fn set_aside(&mut self, nodes: &mut impl Nodes, n: u32, since: u64) {
+        self.remove(nodes, n);
+        self.push(nodes, n, ASIDE, since);
     }
 
     /// The nodes that have been set aside, oldest first, and since when.
-    pub(super) fn aside(&self) -> impl Iterator<Item = (u32, u64)> {
-        let mut n = self.nodes[ASIDE as usize].next;
+    pub(super) fn aside(&self, nodes: &impl Nodes) -> impl Iterator<Item = (u32, u64)> {
+        let mut n = self.heads[(ASIDE - HEADS) as usize].next;
         iter::from_fn(move || {
-            let node = self.nodes[n as usize];
-            let found = (n != ASIDE).then(|| (n - FIRST, node.at));
+            let node = (n != ASIDE).then(|| *nodes.node(n))?;
+            let found = (n, node.at);
             n = node.next;
-            found
+            Some(found)
         })
     }
 
     /// Whatever is set aside is to be filed again, as soon as nodes are taken out. O(1).
-    pub(super) fn recall_aside(&mut self) {
-        self.splice_into_moving(ASIDE);
+    pub(super) fn recall_aside(&mut self, nodes: &mut impl Nodes) {
+        self.splice_into_moving(nodes, ASIDE);
     }
 
     /// No node comes out before this time; `None` when none is filed. O(levels).
     ///
     /// Not later than the earliest node's time, and earlier where that node has not come down to the lowest level yet.
     pub(super) fn next(&self) -> Option<u64> {
-        if self.nodes[MOVING as usize].next != MOVING {
-            return Some(self.early.first().map_or(self.cursor, |&(at, _)| at.min(self.cursor)));
-        }
         let early = self.early.first().map(|&(at, _)| at);
+        if self.first_in(MOVING).is_some() {
+            return Some(early.map_or(self.cursor, |at| at.min(self.cursor)));
+        }
         early.or_else(|| self.lowest().map(|(.., start)| start))
     }
 
     /// When nothing is filed the cursor may go anywhere: here. Keeps what is filed next close to the lowest level.
     #[inline]
     pub(super) fn settle(&mut self, now: u64) {
-        if self.occupied == [0; LEVELS] && self.early.is_empty() && self.nodes[MOVING as usize].next == MOVING
-        {
+        if self.occupied == [0; LEVELS] && self.early.is_empty() && self.first_in(MOVING).is_none() {
             self.cursor = now;
         }
     }
@@ -148,16 +150,17 @@ impl Wheel {
     ///
     /// `time` tells a node's real time from its number and the time under which it's filed.
     #[inline]
-    pub(super) fn first_due(
+    pub(super) fn first_due<N: Nodes>(
         &mut self,
+        nodes: &mut N,
         now: u64,
         work: &mut usize,
-        time: impl Fn(u32, u64) -> u64,
+        time: impl Fn(&N, u32, u64) -> u64,
     ) -> Option<u32> {
         loop {
-            let moving = self.nodes[MOVING as usize].next;
-            let n = if moving != MOVING {
-                moving
+            let moving = self.first_in(MOVING);
+            let n = if let Some(n) = moving {
+                n
             } else if let Some(&(at, n)) = self.early.first() {
                 if at > now {
                     return None;
@@ -170,22 +173,23 @@ impl Wheel {
                     return None;
                 };
                 self.cursor = start;
+                let head = HEADS + (level * SLOTS + slot) as u32;
                 if level > 0 {
-                    self.splice_into_moving((level * SLOTS + slot) as u32);
+                    self.splice_into_moving(nodes, head);
                     continue;
                 }
-                self.nodes[slot].next
+                self.first_in(head)?
             };
-            let filed = self.nodes[n as usize].at;
-            let real = time(n - FIRST, filed);
-            if moving == MOVING && real <= filed {
-                return Some(n - FIRST);
+            let filed = nodes.node(n).at;
+            let real = time(nodes, n, filed);
+            if moving.is_none() && real <= filed {
+                return Some(n);
             }
             if *work == 0 {
                 return None;
             }
             *work -= 1;
-            self.file(n - FIRST, real);
+            self.file(nodes, n, real);
         }
     }
 
@@ -197,34 +201,51 @@ impl Wheel {
         Some((level, slot as usize, self.cursor & above | u64::from(slot) << (level as u32 * LEVEL_BITS)))
     }
 
-    fn place(&mut self, n: u32, at: u64) {
+    fn place(&mut self, nodes: &mut impl Nodes, n: u32, at: u64) {
         let differs = at ^ self.cursor;
         let level = (u64::BITS - 1 - (differs | 1).leading_zeros()) / LEVEL_BITS;
         let slot = at >> (level * LEVEL_BITS) & (SLOTS as u64 - 1);
         self.occupied[level as usize] |= 1 << slot;
-        self.push(n, level * SLOTS as u32 + slot as u32, at);
+        self.push(nodes, n, HEADS + level * SLOTS as u32 + slot as u32, at);
     }
 
-    fn push(&mut self, n: u32, ring: u32, at: u64) {
-        let last = self.nodes[ring as usize].prev;
-        self.nodes[n as usize] = Node { at, prev: last, next: ring };
-        self.nodes[last as usize].next = n;
-        self.nodes[ring as usize].prev = n;
+    fn push(&mut self, nodes: &mut impl Nodes, n: u32, ring: u32, at: u64) {
+        let last = self.node(nodes, ring).prev;
+        *nodes.node_mut(n) = Node { at, prev: last, next: ring };
+        self.node(nodes, last).next = n;
+        self.node(nodes, ring).prev = n;
     }
 
-    fn splice_into_moving(&mut self, ring: u32) {
-        let Node { prev: last, next: first, .. } = self.nodes[ring as usize];
+    fn splice_into_moving(&mut self, nodes: &mut impl Nodes, ring: u32) {
+        let Node { prev: last, next: first, .. } = *self.node(nodes, ring);
         if first == ring {
             return;
         }
-        self.nodes[ring as usize] = Node { at: NEVER, prev: ring, next: ring };
+        self.node(nodes, ring).unfile(ring);
+        self.vacate(ring);
+        let before = self.node(nodes, MOVING).prev;
+        self.node(nodes, before).next = first;
+        self.node(nodes, first).prev = before;
+        self.node(nodes, last).next = MOVING;
+        self.node(nodes, MOVING).prev = last;
+    }
+
+    /// This ring is empty now.
+    fn vacate(&mut self, ring: u32) {
         if ring < MOVING {
-            self.occupied[ring as usize / SLOTS] &= !(1 << (ring as usize % SLOTS));
+            let slot = (ring - HEADS) as usize;
+            self.occupied[slot / SLOTS] &= !(1 << (slot % SLOTS));
         }
-        let before = self.nodes[MOVING as usize].prev;
-        self.nodes[before as usize].next = first;
-        self.nodes[first as usize].prev = before;
-        self.nodes[last as usize].next = MOVING;
-        self.nodes[MOVING as usize].prev = last;
+    }
+
+    fn first_in(&self, ring: u32) -> Option<u32> {
+        let first = self.heads[(ring - HEADS) as usize].next;
+        (first != ring).then_some(first)
+    }
+
+    /// A node or a head.
+    #[inline]
+    fn node<'a>(&'a mut self, nodes: &'a mut impl Nodes, n: u32) -> &'a mut Node {
+        if n >= HEADS { &mut self.heads[(n - HEADS) as usize] } else { nodes.node_mut(n) }
     }
 }

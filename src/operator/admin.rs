@@ -1,4 +1,4 @@
-//! The admin port: whether a replica is alive and ready, and its metrics.
+//! The admin port: whether a replica is alive and ready, and what it knows and counts, for probes and people.
 //!
 //! Each question is put to the running replica itself. A loop that is stuck can't answer, and that's what `/healthz`
 //! shows; nothing ticks in between.
@@ -8,8 +8,7 @@ use std::{net::SocketAddr, time::Duration};
 use axum::{
     Router,
     extract::State,
-    http::{StatusCode, header::CONTENT_TYPE},
-    response::{IntoResponse, Response},
+    http::{HeaderName, StatusCode, header::CONTENT_TYPE},
     routing::get,
 };
 use tokio::{
@@ -17,90 +16,116 @@ use tokio::{
     sync::{mpsc, oneshot},
 };
 
+use super::{figures::Figures, hearing::Hearing, metrics::Metrics, replica::Replica};
+
 /// How long a replica that isn't stuck may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The format of metrics.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What a replica says of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// What it still waits for before it can act; empty: it is ready, be it primary or follower.
-    pub missing: Vec<String>,
-    /// The term that it leads under; `None`: it follows.
-    pub term: Option<i64>,
-    /// How many leases it knows.
-    pub leases: usize,
-}
+/// A question to the running replica, which answers to whoever asked.
+pub type Question = Box<dyn FnOnce(&mut Replica) + Send>;
 
-/// A question to a replica, and where it answers.
-#[derive(Debug)]
-pub enum Question {
-    /// How is it?
-    Report(oneshot::Sender<Report>),
-    /// What are its metrics? (Text in the format of OpenMetrics.)
-    Metrics(oneshot::Sender<String>),
+/// Whom the admin port asks.
+#[derive(Clone)]
+pub struct Sources {
+    /// The running replica.
+    pub questions: mpsc::Sender<Question>,
+    /// What it counts.
+    pub metrics: Metrics,
+    /// Its clocks.
+    pub hearing: Hearing,
 }
 
 /// Serves the admin port until the process ends.
 ///
 /// # Errors
 /// When the address can't be bound.
-pub async fn serve(address: SocketAddr, questions: mpsc::Sender<Question>) -> std::io::Result<()> {
+pub async fn serve(address: SocketAddr, sources: Sources) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "admin port");
     let router = Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .with_state(questions);
+        .route("/debug/attachments", get(attachments))
+        .with_state(sources);
     axum::serve(listener, router).await
 }
 
-async fn ask<T>(
-    questions: &mpsc::Sender<Question>,
-    question: impl FnOnce(oneshot::Sender<T>) -> Question,
+/// Asks the replica; `None`: it doesn't answer in time.
+async fn ask<T: Send + 'static>(
+    sources: &Sources,
+    question: impl FnOnce(&mut Replica) -> T + Send + 'static,
 ) -> Option<T> {
     let (sender, answer) = oneshot::channel();
+    let question: Question = Box::new(move |replica| {
+        // Whoever asked may have gone.
+        let _ = sender.send(question(replica));
+    });
     let asking = async {
-        questions.send(question(sender)).await.ok()?;
+        sources.questions.send(question).await.ok()?;
         answer.await.ok()
     };
     tokio::time::timeout(PATIENCE, asking).await.ok().flatten()
 }
 
-async fn healthz(State(questions): State<mpsc::Sender<Question>>) -> Response {
-    match ask(&questions, Question::Report).await {
-        Some(report) => describe(&report).into_response(),
+fn stuck() -> (StatusCode, String) {
+    (StatusCode::SERVICE_UNAVAILABLE, format!("stuck: no answer within {PATIENCE:?}\n"))
+}
+
+async fn healthz(State(sources): State<Sources>) -> (StatusCode, String) {
+    match ask(&sources, |replica| describe(replica)).await {
+        Some(description) => (StatusCode::OK, description),
         None => stuck(),
     }
 }
 
-async fn readyz(State(questions): State<mpsc::Sender<Question>>) -> Response {
-    match ask(&questions, Question::Report).await {
-        Some(report) if report.missing.is_empty() => describe(&report).into_response(),
-        Some(report) => {
-            (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", report.missing.join("; ")))
-                .into_response()
+async fn readyz(State(sources): State<Sources>) -> (StatusCode, String) {
+    match ask(&sources, |replica| (replica.missing(), describe(replica))).await {
+        Some((missing, description)) if missing.is_empty() => (StatusCode::OK, description),
+        Some((missing, _)) => {
+            (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", missing.join("; ")))
         }
         None => stuck(),
     }
 }
 
-async fn metrics(State(questions): State<mpsc::Sender<Question>>) -> Response {
-    match ask(&questions, Question::Metrics).await {
-        Some(text) => ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
-        None => stuck(),
+async fn metrics(State(sources): State<Sources>) -> (StatusCode, [(HeaderName, &'static str); 1], String) {
+    let hearing = sources.hearing.clone();
+    let figures = ask(&sources, move |replica| Figures::of(replica, &hearing.now())).await;
+    match figures.map(|figures| sources.metrics.text(&figures)) {
+        Some(Ok(text)) => (StatusCode::OK, [(CONTENT_TYPE, OPEN_METRICS)], text),
+        Some(Err(error)) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, [(CONTENT_TYPE, "text/plain")], error.to_string())
+        }
+        None => {
+            let (status, text) = stuck();
+            (status, [(CONTENT_TYPE, "text/plain")], text)
+        }
     }
 }
 
-fn stuck() -> Response {
-    (StatusCode::SERVICE_UNAVAILABLE, format!("stuck: no answer within {PATIENCE:?}\n")).into_response()
+async fn attachments(
+    State(sources): State<Sources>,
+) -> (StatusCode, [(HeaderName, &'static str); 1], String) {
+    let report = ask(&sources, |replica| replica.attachment_report()).await;
+    match report.map(|report| serde_json::to_string_pretty(&report)) {
+        Some(Ok(json)) => (StatusCode::OK, [(CONTENT_TYPE, "application/json")], json + "\n"),
+        Some(Err(error)) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, [(CONTENT_TYPE, "text/plain")], error.to_string())
+        }
+        None => {
+            let (status, text) = stuck();
+            (status, [(CONTENT_TYPE, "text/plain")], text)
+        }
+    }
 }
 
-fn describe(report: &Report) -> String {
-    match report.term {
-        Some(term) => format!("ok: primary under term {term}, {} leases\n", report.leases),
-        None => format!("ok: follower, {} leases\n", report.leases),
+fn describe(replica: &Replica) -> String {
+    let leases = replica.leases().len();
+    match replica.leads() {
+        Some(term) => format!("ok: primary under term {term}, {leases} leases\n"),
+        None => format!("ok: follower, {leases} leases\n"),
     }
 }

@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fmt,
+    ops::Bound,
     sync::Arc,
     time::Duration,
 };
@@ -15,10 +16,15 @@ use kube::core::ApiResource;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::record::{Place, Unreadable, Version, uid_of, version_of};
+use super::{
+    kinds::KindName,
+    record::{Place, Unreadable, Version, uid_of, version_of},
+};
 use crate::api::{
     Attachments, Key, KeyForm,
-    attachment::{KEY_PREFIX, KEYS_ANNOTATION, LEASE_ANNOTATION, annotations_after},
+    attachment::{
+        KEY_PREFIX, KEYS_ANNOTATION, LEASE_ANNOTATION, PROPAGATION_ANNOTATION, Propagation, annotations_after,
+    },
     lease::Attached,
 };
 
@@ -29,6 +35,8 @@ pub struct Kind {
     pub resource: ApiResource,
     /// What a key of such an object is.
     pub form: KeyForm,
+    /// Whether keys that are JSON Pointers can be attached.
+    pub pointers: bool,
 }
 
 impl Kind {
@@ -41,7 +49,12 @@ impl Kind {
             kind: "ConfigMap".to_owned(),
             plural: "configmaps".to_owned(),
         };
-        Self { resource, form: KeyForm::Data }
+        Self { resource, form: KeyForm::Data, pointers: false }
+    }
+
+    /// What it is called in messages, in any version.
+    pub fn name(&self) -> KindName {
+        self.to_string().into()
     }
 }
 
@@ -117,6 +130,8 @@ pub struct Object {
     pub deleting: bool,
     /// What its annotations attach.
     pub attachments: Attachments,
+    /// What is wrong with its annotations, for people.
+    pub problems: Vec<String>,
     /// Why it doesn't go.
     pub hindrance: Option<Hindrance>,
     /// Whether it is known to have changed since `version`: it must be read before anything is removed.
@@ -134,6 +149,19 @@ pub enum Removal {
         uid: Uuid,
         /// The version that must be there.
         version: Version,
+        /// What becomes of the objects that it owns.
+        propagation: Propagation,
+    },
+    /// Remove members of it, with the annotations that attach them. Takes a look at the object as a whole.
+    Members {
+        /// The uid that must be there.
+        uid: Uuid,
+        /// The version that must be there.
+        version: Version,
+        /// JSON Pointers.
+        keys: BTreeSet<Key>,
+        /// Our annotations as they stand.
+        annotations: BTreeMap<String, String>,
     },
     /// Remove keys of it, with the annotations that attach them.
     Keys {
@@ -146,6 +174,25 @@ pub enum Removal {
     },
 }
 
+/// What taking in a version of an object changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// The leases whose attachments changed.
+    pub leases: Vec<Place>,
+    /// Whether something is wrong with its annotations that wasn't before.
+    pub new_problems: bool,
+}
+
+/// Whether an object with these annotations is attached to anything, or means to be.
+pub(super) fn is_attached(annotations: &BTreeMap<String, String>) -> bool {
+    annotations.contains_key(LEASE_ANNOTATION)
+        || annotations.contains_key(KEYS_ANNOTATION)
+        || annotations
+            .range::<str, _>((Bound::Included(KEY_PREFIX), Bound::Unbounded))
+            .next()
+            .is_some_and(|(name, _)| name.starts_with(KEY_PREFIX))
+}
+
 /// The index.
 #[derive(Debug, Default)]
 pub struct AttachedObjects {
@@ -154,56 +201,47 @@ pub struct AttachedObjects {
 }
 
 impl AttachedObjects {
-    /// Takes in a version of an object. Answers with the leases whose attachments changed by it.
+    /// Takes in a version of an object.
     ///
-    /// An older version than the one known changes nothing. An object without any annotation of ours is forgotten, and
-    /// costs nothing.
+    /// An older version than the one known changes nothing. An object that isn't attached is forgotten, and costs nothing.
     ///
     /// # Errors
     /// [`Unreadable`] when the metadata lacks what every stored object has.
-    pub fn apply(&mut self, id: &ObjectId, meta: &ObjectMeta) -> Result<Vec<Place>, Unreadable> {
+    pub fn apply(&mut self, id: &ObjectId, meta: &ObjectMeta) -> Result<Applied, Unreadable> {
         let version = version_of(meta.resource_version.as_deref())?;
         let known = self.objects.get(id);
         if known.is_some_and(|known| known.version > version) {
-            return Ok(Vec::new());
+            return Ok(Applied::default());
         }
-        let ours: BTreeMap<String, String> = meta
-            .annotations
-            .iter()
-            .flatten()
-            .filter(|(name, _)| {
-                *name == LEASE_ANNOTATION || *name == KEYS_ANNOTATION || name.starts_with(KEY_PREFIX)
-            })
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect();
-        if ours.is_empty() {
-            return Ok(self.forget(id));
-        }
+        let Some(annotations) = meta.annotations.as_ref().filter(|annotations| is_attached(annotations))
+        else {
+            return Ok(Applied { leases: self.forget(id), new_problems: false });
+        };
         // The version that is known already: nothing changed, a hindrance least of all.
         if let Some(known) = self.objects.get_mut(id)
             && known.version == version
         {
             known.stale = false;
-            return Ok(Vec::new());
+            return Ok(Applied::default());
         }
-        let object = Object {
-            uid: uid_of(meta.uid.as_deref())?,
-            version,
-            deleting: meta.deletion_timestamp.is_some(),
-            attachments: Attachments::parse(&ours, id.kind.form),
-            hindrance: None,
-            stale: false,
-            annotations: ours,
-        };
-        let mut changed = self.forget(id);
+        let ours = [LEASE_ANNOTATION, KEYS_ANNOTATION, PROPAGATION_ANNOTATION];
+        let ours: BTreeMap<String, String> = annotations
+            .iter()
+            .filter(|(name, _)| ours.contains(&name.as_str()) || name.starts_with(KEY_PREFIX))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        let object = Object::read(meta, version, ours, &id.kind)?;
+        let new_problems = !object.problems.is_empty()
+            && self.objects.get(id).is_none_or(|known| known.problems != object.problems);
+        let mut leases = self.forget(id);
         for lease in leases_of(id, &object) {
             self.by_lease.entry(lease.clone()).or_default().insert(id.clone());
-            if !changed.contains(&lease) {
-                changed.push(lease);
+            if !leases.contains(&lease) {
+                leases.push(lease);
             }
         }
         self.objects.insert(id.clone(), object);
-        Ok(changed)
+        Ok(Applied { leases, new_problems })
     }
 
     /// Takes in that an object is gone, as of `version` (`None`: whatever version is known). Answers with the leases
@@ -241,6 +279,14 @@ impl AttachedObjects {
             .filter(|id| !shown.contains(&id.place))
             .cloned()
             .collect();
+        gone.iter().flat_map(|id| self.forget(id)).collect()
+    }
+
+    /// Takes in that a kind is there in another version (`None`: not at all): its objects will be shown anew. Answers
+    /// with the leases touched.
+    pub fn forget_kind(&mut self, name: &str, except: Option<&Kind>) -> Vec<Place> {
+        let is_old = |kind: &Kind| except != Some(kind) && *kind.name() == *name;
+        let gone: Vec<ObjectId> = self.objects.keys().filter(|id| is_old(&id.kind)).cloned().collect();
         gone.iter().flat_map(|id| self.forget(id)).collect()
     }
 
@@ -291,7 +337,11 @@ impl AttachedObjects {
         let ended = |name: &str| has_ended(&Place::new(id.place.namespace.clone(), name));
         // An object whose deletion is under way has finalizers of its own: nothing is left to ask for but its keys.
         if !object.deleting && object.attachments.whole.as_ref().is_some_and(|name| ended(name.as_str())) {
-            return Some(Removal::Delete { uid: object.uid, version: object.version });
+            return Some(Removal::Delete {
+                uid: object.uid,
+                version: object.version,
+                propagation: object.attachments.propagation,
+            });
         }
         let keys: BTreeSet<Key> = object
             .attachments
@@ -303,6 +353,14 @@ impl AttachedObjects {
         if keys.is_empty() {
             return None;
         }
+        if id.kind.form == KeyForm::Pointer {
+            return Some(Removal::Members {
+                uid: object.uid,
+                version: object.version,
+                keys,
+                annotations: object.annotations.clone(),
+            });
+        }
         let annotations = annotations_after(&object.annotations, id.kind.form, &keys);
         let mut patch = json!({
             "metadata": {
@@ -313,13 +371,42 @@ impl AttachedObjects {
             },
         });
         // A merge patch removes a member by null and ignores one that isn't there, so metadata is all it takes to
-        // remove a key from wherever it is. A kind without the field has no such keys.
+        // remove a key from wherever it is. A Secret has no `binaryData`.
         let nulls: Map<String, Value> = keys.iter().map(|key| (key.to_string(), Value::Null)).collect();
         patch["data"] = Value::Object(nulls.clone());
         if id.kind.resource.kind == "ConfigMap" {
             patch["binaryData"] = Value::Object(nulls);
         }
         Some(Removal::Keys { uid: object.uid, keys, patch })
+    }
+}
+
+impl Object {
+    fn read(
+        meta: &ObjectMeta,
+        version: Version,
+        annotations: BTreeMap<String, String>,
+        kind: &Kind,
+    ) -> Result<Self, Unreadable> {
+        let mut attachments = Attachments::parse(&annotations, kind.form);
+        let mut problems: Vec<String> = attachments.problems.iter().map(ToString::to_string).collect();
+        if kind.form == KeyForm::Pointer && !kind.pointers && !attachments.keys.is_empty() {
+            attachments.keys.clear();
+            problems.push(format!(
+                "annotation \"{KEYS_ANNOTATION}\" attaches nothing: of {kind} only whole objects can be attached here; the \
+                 operator's setting `--attachable {kind}:pointers` would allow it"
+            ));
+        }
+        Ok(Self {
+            uid: uid_of(meta.uid.as_deref())?,
+            version,
+            deleting: meta.deletion_timestamp.is_some(),
+            attachments,
+            problems,
+            hindrance: None,
+            stale: false,
+            annotations,
+        })
     }
 }
 

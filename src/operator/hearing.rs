@@ -108,9 +108,16 @@ impl Hearing {
         let mono = self.start.elapsed();
         let mut state = self.shared.state.lock();
         let was_deaf = state.clock.stands_still(mono);
+        let held_before = state.clock.held();
         let result = change(&mut state.clock, mono);
         if was_deaf && !state.clock.stands_still(mono) {
             self.shared.heard_again.notify_one();
+        }
+        let moved = state.clock.held().saturating_sub(held_before);
+        drop(state);
+        if !moved.is_zero() {
+            let moved_ms = moved.as_millis();
+            tracing::warn!(moved_ms, "the API server was not heard meanwhile: all deadlines move by that");
         }
         result
     }

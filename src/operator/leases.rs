@@ -13,7 +13,7 @@ use super::{
     published::State,
     record::{Place, Record, Recorded, from_millis, millis},
     settings::Settings,
-    step::{Held, granted_ttl, seconds},
+    step::{Held, granted_ttl, seconds, whole_seconds},
 };
 use crate::lessor::{self, AboveMax, LeaseTime, Lessor, Rate};
 
@@ -78,9 +78,8 @@ pub struct Leases {
 impl Leases {
     /// No leases.
     pub fn new(settings: &Settings) -> Self {
+        // No bounds of its own: what another primary granted under other settings is held as it was granted.
         let lessor = Lessor::new(lessor::Config {
-            min_ttl: settings.min_ttl.into(),
-            max_ttl: settings.max_ttl.into(),
             above_max: AboveMax::Clamp,
             expiry_rate: Some(Rate::new(settings.expiry_rate, settings.expiry_rate)),
             ..lessor::Config::default()
@@ -142,11 +141,17 @@ impl Leases {
         }
         let before = self.lessor.deadline(uid);
         change.renewed = old.is_renewed_by(new);
-        if change.renewed {
-            expect(
-                new,
-                self.lessor.renew_with(uid, granted_ttl(new.ttl_seconds, settings).into(), now.lease),
-            );
+        let held = self.lessor.lookup(uid).map(|lease| lease.ttl.as_duration());
+        let ttl = if published_ttl(&old) != published_ttl(new) {
+            ttl_granted(new, settings)
+        } else if old.ttl_seconds != new.ttl_seconds {
+            // Until the primary publishes what it grants.
+            granted_ttl(new.ttl_seconds, settings)
+        } else {
+            held.unwrap_or_else(|| ttl_granted(new, settings))
+        };
+        if change.renewed || held != Some(ttl) {
+            expect(new, self.lessor.renew_with(uid, ttl.into(), now.lease));
         }
         if old.max_lifetime_seconds != new.max_lifetime_seconds {
             expect(new, self.lessor.set_end_by(uid, cap(new, now)));
@@ -359,9 +364,23 @@ fn take_back(lessor: &mut Lessor<Uuid>, uid: Uuid, now: &Now) {
     let _ = lessor.set_end_by(uid, lease.end_by);
 }
 
+fn published_ttl(record: &Record) -> Option<i64> {
+    record.status.grant.map(|grant| grant.ttl_seconds)
+}
+
+/// The TTL that a lease was granted: what is published, even if this replica would have granted another. Replicas may
+/// have different settings, for a while at least, and a lease must not end before what its holder was promised.
+fn ttl_granted(record: &Record, settings: &Settings) -> Duration {
+    let ours = granted_ttl(record.ttl_seconds, settings);
+    match published_ttl(record) {
+        Some(published) if published != whole_seconds(ours) => seconds(published),
+        _ => ours,
+    }
+}
+
 /// Puts a lease that was granted just now into the lessor.
 fn grant(lessor: &mut Lessor<Uuid>, record: &Record, now: &Now, settings: &Settings) {
-    let ttl = granted_ttl(record.ttl_seconds, settings);
+    let ttl = ttl_granted(record, settings);
     expect(record, lessor.grant(record.uid, ttl.into(), now.lease));
     let cap = record.max_lifetime_seconds.map(|lifetime| now.lease + seconds(lifetime));
     expect(record, lessor.set_end_by(record.uid, cap));
@@ -375,7 +394,11 @@ fn grant(lessor: &mut Lessor<Uuid>, record: &Record, now: &Now, settings: &Setti
 /// Its TTL counts from the last renewal as the API server recorded it, by the API server's clock. Whatever of that is
 /// unsure makes the deadline later: the resolution of those times, and the skew between the clocks of API servers.
 fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: &Now, settings: &Settings) {
-    let ttl = granted_ttl(record.ttl_seconds, settings);
+    let mut ttl = ttl_granted(record, settings);
+    if record.status.observed_generation != Some(record.generation) {
+        // Perhaps `ttlSeconds` has changed since that was published.
+        ttl = ttl.max(granted_ttl(record.ttl_seconds, settings));
+    }
     let granted = record.status.grant.map(|grant| from_millis(grant.time));
     let last = granted.max(recorded.renewed);
     let slack = RESOLUTION + settings.max_clock_skew;

@@ -16,13 +16,13 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
     registry::{Registry, Unit},
 };
-use tokio::time::Instant;
 
 use super::{
     deed::Deed,
     figures::Figures,
     published::State,
     request::Answer,
+    sight::Scope,
     watches::{Failure, Observation, Seen},
 };
 
@@ -35,9 +35,6 @@ type Seconds = Gauge<f64, std::sync::atomic::AtomicU64>;
 const LATENESS: [f64; 14] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 const LATENCY: [f64; 11] = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
-/// A watch that failed and hasn't failed again for this long is taken to see again: longer than the longest pause
-/// between two tries.
-const FAILED: Duration = Duration::from_secs(40);
 
 /// The metrics of one replica. Clones share them.
 #[derive(Clone, Debug)]
@@ -45,8 +42,8 @@ pub struct Metrics {
     registry: Arc<Registry>,
     counters: Counters,
     gauges: Gauges,
-    /// How each watch does, and since when it fails: by kind and scope.
-    watches: Arc<Mutex<HashMap<(String, Option<Arc<str>>), Sight>>>,
+    /// How each watch does: by kind and scope.
+    watches: Arc<Mutex<HashMap<(String, Scope), &'static str>>>,
     events: EventCounts,
 }
 
@@ -70,29 +67,25 @@ impl EventCounts {
     }
 }
 
+fn state_of(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::NoSuchKind => sight::ABSENT,
+        Failure::Forbidden(_) => sight::FORBIDDEN,
+        _ => sight::FAILING,
+    }
+}
+
 fn type_of(warning: bool) -> &'static str {
     if warning { "Warning" } else { "Normal" }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sight {
-    Seeing,
-    Failing { forbidden: bool, at: Instant },
-    Absent,
-}
-
-impl Sight {
-    const NAMES: [&'static str; 4] = ["seeing", "failing", "forbidden", "absent"];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Seeing => "seeing",
-            Self::Failing { at, .. } if at.elapsed() > FAILED => "seeing",
-            Self::Failing { forbidden: true, .. } => "forbidden",
-            Self::Failing { .. } => "failing",
-            Self::Absent => "absent",
-        }
-    }
+/// How a watch does, in a word.
+mod sight {
+    pub(super) const SEEING: &str = "seeing";
+    pub(super) const FAILING: &str = "failing";
+    pub(super) const FORBIDDEN: &str = "forbidden";
+    pub(super) const ABSENT: &str = "absent";
+    pub(super) const ALL: [&str; 4] = [SEEING, FAILING, FORBIDDEN, ABSENT];
 }
 
 #[derive(Clone, Debug)]
@@ -154,6 +147,10 @@ impl Metrics {
             requests: Family::new_with_constructor(|| Histogram::new(LATENCY)),
         };
         let (gauges, events) = (Gauges::default(), EventCounts::default());
+        events.waiting(0, 0);
+        for warning in [true, false] {
+            let _ = events.outcomes.get_or_create(&[("type", type_of(warning)), ("outcome", "written")]);
+        }
         let mut registry = Registry::default();
         process::register(&mut registry, &gauges.memory);
         let ours = registry.sub_registry_with_prefix("lessor");
@@ -209,42 +206,41 @@ impl Metrics {
             Observation::Lessor(seen) => self.note("lessors.lessor.dev", None, seen),
             Observation::Lease(scope, seen) => self.note("leases.lessor.dev", scope.clone(), seen),
             Observation::Object(kind, scope, seen) => self.note(&kind.to_string(), scope.clone(), seen),
+            // It is watched from now on, and its watches say more.
+            Observation::Kind(name, Ok(_)) => drop(self.watches.lock().remove(&(name.to_string(), None))),
+            Observation::Kind(name, Err(failure)) => {
+                self.watches.lock().insert((name.to_string(), None), state_of(failure));
+            }
         }
     }
 
-    fn note<T>(&self, kind: &str, scope: Option<Arc<str>>, seen: &Seen<T>) {
-        let now = match seen {
-            Seen::All(_) => Sight::Seeing,
-            Seen::Failing(Failure::NoSuchKind) => Sight::Absent,
-            Seen::Failing(failure) => Sight::Failing {
-                forbidden: matches!(failure, Failure::Forbidden(_)),
-                at: Instant::now(),
-            },
-            // What a watch shows before it has shown all is no sign that it sees.
-            Seen::There(_) | Seen::Gone(_) => {
-                let mut watches = self.watches.lock();
-                if let Some(sight @ Sight::Failing { .. }) = watches.get_mut(&(kind.to_owned(), scope)) {
-                    *sight = Sight::Seeing;
-                }
-                return;
-            }
+    fn note<T>(&self, kind: &str, scope: Scope, seen: &Seen<T>) {
+        let state = match seen {
+            Seen::All(_) | Seen::Resumed => sight::SEEING,
+            Seen::Failing(failure) => state_of(failure),
+            // Shown before all is shown, it proves nothing.
+            Seen::There(_) | Seen::Gone(_) => return,
         };
-        self.watches.lock().insert((kind.to_owned(), scope), now);
+        self.watches.lock().insert((kind.to_owned(), scope), state);
+    }
+
+    /// Notes how many observations wait to be looked at.
+    pub fn waiting(&self, observations: usize) {
+        self.gauges.observations.set(whole(observations));
     }
 
     /// The text for a scraper.
     ///
     /// # Errors
     /// Never, as long as a `String` can grow.
-    pub fn text(&self, figures: &Figures, observations: usize) -> Result<String, fmt::Error> {
+    pub fn text(&self, figures: &Figures) -> Result<String, fmt::Error> {
         self.gauges.set(figures);
-        self.gauges.observations.set(whole(observations));
         self.gauges.memory.set(process::resident_memory());
         let mut watches: HashMap<(&str, &'static str), i64> = HashMap::new();
         let known = self.watches.lock();
-        for ((kind, _), sight) in known.iter() {
-            for name in Sight::NAMES {
-                *watches.entry((kind, name)).or_default() += i64::from(sight.name() == name);
+        for ((kind, _), state) in known.iter() {
+            for name in sight::ALL {
+                *watches.entry((kind, name)).or_default() += i64::from(*state == name);
             }
         }
         for ((kind, state), count) in watches {
@@ -382,7 +378,7 @@ mod tests {
     use super::*;
 
     fn text(metrics: &Metrics) -> String {
-        metrics.text(&Figures::default(), 0).expect("text")
+        metrics.text(&Figures::default()).expect("text")
     }
 
     #[test]
@@ -420,7 +416,7 @@ mod tests {
         shown("seeing", 1);
         see(Seen::Failing(Failure::Other("reset".to_owned())));
         shown("failing", 1);
-        see(Seen::There(Box::new(())));
+        see(Seen::Resumed);
         shown("seeing", 1);
     }
 }

@@ -91,7 +91,7 @@ impl Request {
             Self::DeleteLease { .. } => "delete-lease",
             Self::ReadObject { .. } => "read-object",
             Self::Remove { removal: Removal::Delete { .. }, .. } => "delete-object",
-            Self::Remove { removal: Removal::Keys { .. }, .. } => "remove-keys",
+            Self::Remove { removal: Removal::Keys { .. } | Removal::Members { .. }, .. } => "remove-keys",
         }
     }
 
@@ -144,6 +144,8 @@ pub enum Refusal {
     LowerTerm,
     /// The kind isn't installed (404 without a name).
     NoSuchKind,
+    /// What should go can't, as the object is now; why.
+    Unremovable(String),
     /// The server found the request wrong (400, 422), in its words.
     Invalid(String),
     /// We lack a right (401, 403), in the server's words.
@@ -164,6 +166,7 @@ impl Refusal {
             Self::LowerTerm => "lower-term",
             Self::NoSuchKind => "no-such-kind",
             Self::Invalid(_) => "invalid",
+            Self::Unremovable(_) => "unremovable",
             Self::Forbidden(_) => "forbidden",
             Self::Throttled(_) => "throttled",
             Self::Failing(_) => "failing",
@@ -178,6 +181,7 @@ impl std::fmt::Display for Refusal {
             Self::Conflict => f.write_str("the object has changed meanwhile"),
             Self::LowerTerm => f.write_str("the object carries a higher term"),
             Self::NoSuchKind => f.write_str("the kind is not installed"),
+            Self::Unremovable(message) => f.write_str(message),
             Self::Invalid(message) => write!(f, "refused as invalid: {message}"),
             Self::Forbidden(message) => write!(f, "forbidden: {message}"),
             Self::Throttled(_) => f.write_str("the API server asks for patience"),

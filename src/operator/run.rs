@@ -1,6 +1,6 @@
 //! The shell of one replica: watches, requests and time on one side, the [`Replica`] on the other.
 
-use std::{collections::HashMap, future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::HashMap, future::Future, net::SocketAddr, time::Duration};
 
 use http::{HeaderValue, header::USER_AGENT};
 use kube::{Client, Config, client::ClientBuilder};
@@ -12,9 +12,7 @@ use tokio::{
 };
 
 use super::{
-    admin::{self, Question, Report},
-    attached::Kind,
-    figures::Figures,
+    admin::{self, Question},
     hearing::Hearing,
     metrics::Metrics,
     recorder::Recorder,
@@ -73,11 +71,10 @@ pub fn client(mut config: Config, hearing: &Hearing) -> Result<Client, Error> {
 pub async fn run(config: Config, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), Error> {
     let hearing = Hearing::new();
     let client = client(config, &hearing)?;
-    let kinds = vec![Arc::new(Kind::config_map())];
     let (sender, observations) = mpsc::channel(OBSERVATIONS);
     let (asking, questions) = mpsc::channel(8);
     let mut background = JoinSet::new();
-    watches::start(&client, &settings, &kinds, &sender, &mut background);
+    watches::start(&client, &settings, &sender, &mut background);
     let metrics = Metrics::new();
     let (recorder, writing) = Recorder::new(client.clone(), &settings, metrics.events());
     background.spawn(async {
@@ -85,15 +82,17 @@ pub async fn run(config: Config, settings: Settings, stop: impl Future<Output = 
         Ok(())
     });
     if let Some(address) = settings.admin_address {
+        let (metrics, hearing) = (metrics.clone(), hearing.clone());
+        let sources = admin::Sources { questions: asking, metrics, hearing };
         background.spawn(async move {
-            admin::serve(address, asking).await.map_err(|error| Error::Admin(address, error))
+            admin::serve(address, sources).await.map_err(|error| Error::Admin(address, error))
         });
     }
     let shell = Shell {
         server: Server::new(client, settings.lessor.clone()),
         recorder,
         metrics,
-        replica: Replica::new(settings, &kinds),
+        replica: Replica::new(settings),
         hearing,
         requests: JoinSet::new(),
         aborts: HashMap::new(),
@@ -161,6 +160,7 @@ impl Shell {
                     self.replica.answer(ticket, answer, &self.hearing.now());
                 }
                 _ = observations.recv_many(&mut batch, BATCH) => {
+                    self.metrics.waiting(observations.len());
                     let now = self.hearing.now();
                     for observation in batch.drain(..) {
                         self.metrics.observe(&observation);
@@ -171,34 +171,10 @@ impl Shell {
                     ended.map_err(Error::Task)??;
                     return Err(Error::Ended);
                 }
-                Some(question) = questions.recv() => {
-                    self.reply(question, observations.len());
-                }
+                Some(question) = questions.recv() => question(&mut self.replica),
                 () = self.hearing.heard_again() => self.replica.heard_again(&self.hearing.now()),
                 () = wake => {}
             }
-        }
-    }
-
-    /// Whoever asked may have gone; then nobody hears it.
-    fn reply(&mut self, question: Question, waiting: usize) {
-        match question {
-            Question::Report(to) => drop(to.send(self.report())),
-            Question::Metrics(to) => {
-                let figures = Figures::of(&mut self.replica, &self.hearing.now());
-                match self.metrics.text(&figures, waiting) {
-                    Ok(text) => drop(to.send(text)),
-                    Err(error) => tracing::error!(%error, "metrics can't be written"),
-                }
-            }
-        }
-    }
-
-    fn report(&self) -> Report {
-        Report {
-            missing: self.replica.missing(),
-            term: self.replica.leads(),
-            leases: self.replica.leases().len(),
         }
     }
 

@@ -1,20 +1,27 @@
 //! Sends requests to the API server, each once and within its time.
 
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
+use http::header::{ACCEPT, CONTENT_TYPE};
 use kube::{
-    Api, Client, Error,
-    api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions},
+    Api, Client, Error, Resource,
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
     core::{PartialObjectMeta, Status},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::{
     attached::{ObjectId, Removal},
+    members,
+    record::Version,
     request::{Answer, Refusal, Request},
 };
-use crate::api::{Lease, Lessor, lease::TERM_MESSAGE, lessor::LessorSpec};
+use crate::api::{Key, Lease, Lessor, attachment::Propagation, lease::TERM_MESSAGE, lessor::LessorSpec};
 
 /// Under this name the server records what we write.
 pub const FIELD_MANAGER: &str = "lessor";
@@ -94,10 +101,18 @@ impl Server {
                 let meta = self.objects(&object).get_metadata(&object.place.name).await?;
                 Answer::Object(Box::new(meta.metadata))
             }
-            Request::Remove { object, removal: Removal::Delete { uid, version } } => {
+            Request::Remove { object, removal: Removal::Delete { uid, version, propagation } } => {
                 let preconditions =
                     Preconditions { uid: Some(uid.to_string()), resource_version: Some(version.to_string()) };
-                let params = DeleteParams::background().preconditions(preconditions);
+                let params = DeleteParams {
+                    propagation_policy: Some(match propagation {
+                        Propagation::Background => PropagationPolicy::Background,
+                        Propagation::Foreground => PropagationPolicy::Foreground,
+                        Propagation::Orphan => PropagationPolicy::Orphan,
+                    }),
+                    preconditions: Some(preconditions),
+                    ..DeleteParams::default()
+                };
                 let deleted = self.objects(&object).delete(&object.place.name, &params).await?;
                 deleted.either(|object| Answer::Object(Box::new(object.metadata)), |_| Answer::Deleted)
             }
@@ -107,7 +122,36 @@ impl Server {
                     api.patch_metadata(&object.place.name, &write, &Patch::Merge(patch)).await?;
                 Answer::Object(Box::new(meta.metadata))
             }
+            Request::Remove { object, removal: Removal::Members { uid, version, keys, annotations } } => {
+                self.remove_members(&object, uid, version, &keys, &annotations).await?
+            }
         })
+    }
+
+    /// Reads an object as a whole, since what has to go lies outside its metadata, and removes members of it.
+    async fn remove_members(
+        &self,
+        object: &ObjectId,
+        uid: Uuid,
+        version: Version,
+        keys: &BTreeSet<Key>,
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<Answer, Error> {
+        let url = DynamicObject::url_path(&object.kind.resource, Some(&object.place.namespace));
+        let url = format!("{url}/{}", object.place.name);
+        let read = http::Request::get(&url).body(Vec::new()).map_err(Error::HttpError)?;
+        let whole: Value = self.client.request(read).await?;
+        let patch = match members::patch(&whole, uid, version, keys, annotations) {
+            Ok(patch) => patch,
+            Err(refusal) => return Ok(Answer::Refused(refusal)),
+        };
+        let write = http::Request::patch(format!("{url}?fieldManager={FIELD_MANAGER}"))
+            .header(ACCEPT, "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")
+            .header(CONTENT_TYPE, "application/json-patch+json")
+            .body(patch.to_string().into_bytes())
+            .map_err(Error::HttpError)?;
+        let meta: PartialObjectMeta<DynamicObject> = self.client.request(write).await?;
+        Ok(Answer::Object(Box::new(meta.metadata)))
     }
 
     fn objects(&self, object: &ObjectId) -> Api<DynamicObject> {

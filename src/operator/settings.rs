@@ -2,6 +2,8 @@
 
 use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
 
+use super::{kinds::Attachable, sight::Scope};
+
 /// Settings of one replica.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -11,6 +13,8 @@ pub struct Settings {
     pub identity: String,
     /// The namespaces to serve; empty: all.
     pub namespaces: Vec<String>,
+    /// The kinds whose objects can be attached, each once.
+    pub attachable: Vec<Attachable>,
     /// The shortest TTL that is granted.
     pub min_ttl: Duration,
     /// The longest TTL that is granted.
@@ -35,7 +39,7 @@ pub struct Settings {
     pub pending_warning: Duration,
     /// Show what would be removed, and remove nothing.
     pub dry_run: bool,
-    /// Where to serve health and readiness; `None`: nowhere.
+    /// Where to serve health, readiness and what is known of attachments; `None`: nowhere.
     pub admin_address: Option<SocketAddr>,
 }
 
@@ -45,6 +49,7 @@ impl Default for Settings {
             lessor: "default".to_owned(),
             identity: "lessor".to_owned(),
             namespaces: Vec::new(),
+            attachable: vec![Attachable::config_maps()],
             min_ttl: Duration::from_secs(5),
             max_ttl: Duration::from_secs(crate::api::lease::MAX_SECONDS.unsigned_abs()),
             max_clock_skew: Duration::from_secs(2),
@@ -58,6 +63,16 @@ impl Default for Settings {
             pending_warning: Duration::from_secs(30),
             dry_run: false,
             admin_address: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Where leases and objects are watched.
+    pub fn scopes(&self) -> Vec<Scope> {
+        match self.namespaces.as_slice() {
+            [] => vec![None],
+            namespaces => namespaces.iter().map(|namespace| Some(namespace.as_str().into())).collect(),
         }
     }
 }

@@ -298,7 +298,8 @@ pub fn seconds(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-fn whole_seconds(duration: Duration) -> i64 {
+/// A duration in seconds of the API, cut.
+pub fn whole_seconds(duration: Duration) -> i64 {
     i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
 }
 

@@ -17,8 +17,7 @@ fn attached(objects: i64, keys: i64) -> impl Fn(&Lease) -> bool {
     }
 }
 
-#[tokio::test]
-async fn objects_and_keys_attach_by_all_three_annotations() {
+pub(crate) async fn objects_and_keys_attach_by_all_three_annotations() {
     let world = World::new("forms").await;
     let _operator = world.primary(&[]).await;
     let bystander = world.bystander().await;
@@ -47,8 +46,7 @@ async fn objects_and_keys_attach_by_all_three_annotations() {
     bystander.assert_untouched().await;
 }
 
-#[tokio::test]
-async fn only_attached_keys_go_and_other_keys_and_later_edits_stay() {
+pub(crate) async fn only_attached_keys_go_and_other_keys_and_later_edits_stay() {
     let world = World::new("keys").await;
     let _operator = world.primary(&[]).await;
     world
@@ -75,8 +73,7 @@ async fn only_attached_keys_go_and_other_keys_and_later_edits_stay() {
     assert_eq!(left.metadata.annotations.unwrap_or_default().len(), 0);
 }
 
-#[tokio::test]
-async fn two_keys_of_one_object_go_each_with_its_own_lease() {
+pub(crate) async fn two_keys_of_one_object_go_each_with_its_own_lease() {
     let world = World::new("two").await;
     let _operator = world.primary(&[]).await;
     let annotations = json!({"key.lessor.dev/a": "one", "lessor.dev/keys": r#"{"b": "two"}"#});
@@ -90,8 +87,7 @@ async fn two_keys_of_one_object_go_each_with_its_own_lease() {
     world.wait_all_gone().await;
 }
 
-#[tokio::test]
-async fn an_object_of_one_lease_may_have_a_key_of_another() {
+pub(crate) async fn an_object_of_one_lease_may_have_a_key_of_another() {
     let world = World::new("both").await;
     let _operator = world.primary(&[]).await;
     for name in ["key-first", "object-first"] {
@@ -112,8 +108,7 @@ async fn an_object_of_one_lease_may_have_a_key_of_another() {
     world.wait_all_gone().await;
 }
 
-#[tokio::test]
-async fn what_is_attached_before_its_lease_comes_waits_for_it() {
+pub(crate) async fn what_is_attached_before_its_lease_comes_waits_for_it() {
     let world = World::new("pending").await;
     let _operator = world.primary(&["--pending-warning", "1s"]).await;
     let annotations = json!({"key.lessor.dev/a": "late"});
@@ -132,8 +127,7 @@ async fn what_is_attached_before_its_lease_comes_waits_for_it() {
     world.wait_gone("late").await;
 }
 
-#[tokio::test]
-async fn what_is_attached_between_an_end_and_the_release_goes_too() {
+pub(crate) async fn what_is_attached_between_an_end_and_the_release_goes_too() {
     let world = World::new("linger").await;
     let _operator = world.primary(&["--linger", "4s"]).await;
     world.granted("lease", json!({"ttlSeconds": 1})).await;
@@ -144,8 +138,7 @@ async fn what_is_attached_between_an_end_and_the_release_goes_too() {
     world.wait_gone("lease").await;
 }
 
-#[tokio::test]
-async fn detached_in_time_is_saved() {
+pub(crate) async fn detached_in_time_is_saved() {
     let world = World::new("detached").await;
     let _operator = world.primary(&[]).await;
     let annotations = json!({"lessor.dev/lease": "lease", "key.lessor.dev/a": "lease"});

@@ -21,8 +21,7 @@ impl World {
     async fn assert_witness_ended_in_time(&self, witness: &str) {
         self.wait_map_gone(witness).await;
         self.wait_gone(witness).await;
-        let late = self.life(witness).assert_punctual(Duration::ZERO);
-        eprintln!("the witness was {late:?} late");
+        self.print_lateness(witness);
     }
 
     /// Makes a ConfigMap of these annotations, and waits for the warning about it.
@@ -32,7 +31,7 @@ impl World {
         assert_eq!(event.type_.as_deref(), Some("Warning"));
         let regarding = event.regarding.clone().expect("an object");
         assert_eq!((regarding.kind.as_deref(), regarding.uid), (Some("ConfigMap"), map.metadata.uid.clone()));
-        eprintln!("{name}: {}", event.note.as_deref().unwrap_or_default());
+        self.print(format_args!("{name}: {}", event.note.as_deref().unwrap_or_default()));
         (map, event)
     }
 }
@@ -45,8 +44,7 @@ fn why(lease: &Lease) -> &str {
     condition(lease, "Released").map(|condition| condition.message.as_str()).unwrap_or_default()
 }
 
-#[tokio::test]
-async fn annotations_that_make_no_sense_are_warned_of_and_change_nothing() {
+pub(crate) async fn annotations_that_make_no_sense_are_warned_of_and_change_nothing() {
     let world = World::new("annotations").await;
     let _operator = world.primary(&["--pending-warning", "1s"]).await;
     let witness = world.witness().await;
@@ -86,8 +84,7 @@ async fn annotations_that_make_no_sense_are_warned_of_and_change_nothing() {
     assert_eq!(removals.requests(), 1, "only the witness's: {removals}");
 }
 
-#[tokio::test]
-async fn one_bad_annotation_spoils_no_other_of_its_object() {
+pub(crate) async fn one_bad_annotation_spoils_no_other_of_its_object() {
     let world = World::new("partly").await;
     let _operator = world.primary(&[]).await;
     let annotations = json!({"key.lessor.dev/a": "no name", "key.lessor.dev/b": "lease"});
@@ -98,8 +95,7 @@ async fn one_bad_annotation_spoils_no_other_of_its_object() {
     world.wait_gone("lease").await;
 }
 
-#[tokio::test]
-async fn a_key_that_is_not_there_counts_as_attached_and_only_its_annotation_goes() {
+pub(crate) async fn a_key_that_is_not_there_counts_as_attached_and_only_its_annotation_goes() {
     let world = World::new("no-key").await;
     let _operator = world.primary(&[]).await;
     let annotations = json!({"key.lessor.dev/missing": "lease", "example.com/kept": "yes"});
@@ -116,8 +112,7 @@ async fn a_key_that_is_not_there_counts_as_attached_and_only_its_annotation_goes
     assert_eq!(after.metadata.uid, before.metadata.uid);
 }
 
-#[tokio::test]
-async fn an_immutable_config_map_keeps_its_keys_and_the_lease_says_why() {
+pub(crate) async fn an_immutable_config_map_keeps_its_keys_and_the_lease_says_why() {
     let world = World::new("immutable").await;
     let _operator = world.primary(&[]).await;
     let make = async |name: &str| {
@@ -167,8 +162,7 @@ async fn an_immutable_config_map_keeps_its_keys_and_the_lease_says_why() {
     assert_eq!(world.keys("detached").await, ["a"]);
 }
 
-#[tokio::test]
-async fn a_ttl_of_285_years_is_granted_and_hinders_nobody() {
+pub(crate) async fn a_ttl_of_285_years_is_granted_and_hinders_nobody() {
     let world = World::new("centuries").await;
     let operator = world.primary(&[]).await;
     let spec = json!({"ttlSeconds": 9_000_000_000_i64, "maxLifetimeSeconds": 9_000_000_000_i64,
@@ -188,11 +182,10 @@ async fn a_ttl_of_285_years_is_granted_and_hinders_nobody() {
     assert!(!world.leases().get("long").await.expect("it lives").is_ended());
     world.change("long", json!({"ttlSeconds": 1})).await.expect("a renewal");
     world.wait_gone("long").await;
-    eprintln!("lateness: {:?}", world.life("long").assert_punctual(Duration::ZERO));
+    world.print_lateness("long");
 }
 
-#[tokio::test]
-async fn an_object_with_finalizers_of_its_own_is_waited_for_without_spinning() {
+pub(crate) async fn an_object_with_finalizers_of_its_own_is_waited_for_without_spinning() {
     let world = World::new("finalizers").await;
     let operator = world.primary(&[]).await;
     world
@@ -227,8 +220,7 @@ async fn an_object_with_finalizers_of_its_own_is_waited_for_without_spinning() {
     world.wait_gone("lease").await;
 }
 
-#[tokio::test]
-async fn leases_that_cannot_be_are_refused_by_the_api_server_and_leave_the_operator_alone() {
+pub(crate) async fn leases_that_cannot_be_are_refused_by_the_api_server_and_leave_the_operator_alone() {
     let world = World::new("refused").await;
     let operator = world.primary(&[]).await;
     for spec in [

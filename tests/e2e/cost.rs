@@ -20,8 +20,8 @@ fn cost(asked: &Entries) -> (usize, usize, usize) {
     (of("leases"), of("configmaps"), of("lessors"))
 }
 
-#[tokio::test]
-async fn a_grant_costs_two_requests_a_renewal_none_an_expiry_three_and_a_revoke_two_plus_one_per_object() {
+pub(crate) async fn a_grant_costs_two_requests_a_renewal_none_an_expiry_three_and_a_revoke_two_plus_one_per_object()
+ {
     let world = World::new("cost").await;
     // Short, so that the incumbent is idle for longer before each step.
     let _operator = world.primary(&["--lease-duration", "2s"]).await;
@@ -34,7 +34,7 @@ async fn a_grant_costs_two_requests_a_renewal_none_an_expiry_three_and_a_revoke_
         sleep(MOMENT).await;
         let asked = world.asked(mark);
         let cost = cost(&asked);
-        eprintln!("{what}: {cost:?} requests for leases, objects and the Lessor");
+        world.print(format_args!("{what}: {cost:?} requests for leases, objects and the Lessor"));
         assert_eq!(cost.0 + cost.1 + cost.2, asked.requests(), "and nothing else: {asked}");
         assert!(cost.2 <= 1, "an idle incumbent proves itself once: {asked}");
         (cost.0, cost.1, asked)
@@ -69,8 +69,7 @@ async fn a_grant_costs_two_requests_a_renewal_none_an_expiry_three_and_a_revoke_
     assert_costs(step("revoke with two objects", mark).await, (2, 2));
 }
 
-#[tokio::test]
-async fn renewals_refresh_the_published_expiry_at_most_once_in_half_a_ttl() {
+pub(crate) async fn renewals_refresh_the_published_expiry_at_most_once_in_half_a_ttl() {
     let world = World::new("refresh").await;
     let _operator = world.primary(&[]).await;
     let lease = world.granted("lease", json!({"ttlSeconds": 4})).await;
@@ -84,20 +83,17 @@ async fn renewals_refresh_the_published_expiry_at_most_once_in_half_a_ttl() {
     }
     let asked = world.asked(mark);
     let halves = start.elapsed().as_secs_f64() / 2.0;
-    let written = asked.clone().accepted().writes();
-    eprintln!(
-        "{renewals} renewals in {halves:.1} halves of a TTL: {} refreshed, {} requests with those that a renewal overtook",
-        written.requests(),
-        asked.requests()
-    );
-    assert!(written.requests() as f64 <= halves.ceil(), "{asked}");
-    assert!(asked.requests() < renewals, "{asked}");
+    // A renewal may overtake a refresh.
+    let (all, written) = (asked.requests(), asked.clone().accepted().writes().requests());
+    world.print(format_args!(
+        "{renewals} renewals in {halves:.1} halves of a TTL: {written} refreshed, by {all} requests"
+    ));
+    assert!(written as f64 <= halves.ceil() && all < renewals, "{asked}");
     let refreshed = world.leases().get("lease").await.expect("it lives");
     assert!(expiry(&refreshed) > expiry(&lease), "what is published moves on");
 }
 
-#[tokio::test]
-async fn at_rest_nobody_asks_anything_for_thirty_seconds() {
+pub(crate) async fn at_rest_nobody_asks_anything_for_thirty_seconds() {
     let world = World::new("rest").await;
     let token =
         world.cluster.service_account_kubeconfig(&world.namespace, "lessor").await.expect("an account");
@@ -158,8 +154,6 @@ async fn at_rest_nobody_asks_anything_for_thirty_seconds() {
     // It was awake all the same.
     world.revoke("runs").await;
     world.wait_map_gone("attached").await;
-    eprintln!(
-        "at rest: 0 requests in 30 s; {} by both replicas after that",
-        everything(mark).await.requests()
-    );
+    let after = everything(mark).await.requests();
+    world.print(format_args!("at rest: 0 requests in 30 s; {after} by both replicas after that"));
 }

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use k8s_openapi::jiff::SignedDuration;
 use serde_json::json;
 use tokio::time::sleep;
 
 use crate::{
     requests::Step,
-    world::{MOMENT, TOLERANCE, World},
+    world::{MOMENT, World},
 };
 
 /// What becomes of the request that was under way when the operator died.
@@ -76,23 +75,19 @@ async fn die_at(step: Step, fate: Fate) {
     bystander.assert_untouched().await;
 }
 
-#[tokio::test]
-async fn an_end_is_complete_though_the_operator_dies_before_any_step_of_it() {
+pub(crate) async fn an_end_is_complete_though_the_operator_dies_before_any_step_of_it() {
     join_all(Step::ALL.map(|step| die_at(step, Fate::Lost))).await;
 }
 
-#[tokio::test]
-async fn an_end_is_complete_though_the_operator_dies_after_any_step_of_it() {
+pub(crate) async fn an_end_is_complete_though_the_operator_dies_after_any_step_of_it() {
     join_all(Step::ALL.map(|step| die_at(step, Fate::Done))).await;
 }
 
-#[tokio::test]
-async fn what_a_dead_operator_had_sent_does_no_harm_when_it_arrives_late() {
+pub(crate) async fn what_a_dead_operator_had_sent_does_no_harm_when_it_arrives_late() {
     join_all(Step::ALL.map(|step| die_at(step, Fate::Late))).await;
 }
 
-#[tokio::test]
-async fn leases_that_ended_while_no_operator_ran_end_afterwards() {
+pub(crate) async fn leases_that_ended_while_no_operator_ran_end_afterwards() {
     let world = World::new("away").await;
     let operator = world.primary(&[]).await;
     for (name, ttl) in [("over", 1), ("deleted", 600), ("renewed", 5)] {
@@ -113,12 +108,12 @@ async fn leases_that_ended_while_no_operator_ran_end_afterwards() {
     world.wait_gone("renewed").await;
     world.wait_map_gone("renewed").await;
     // Times of the API are whole seconds.
-    eprintln!("lateness: {:?}", world.life("renewed").assert_punctual(Duration::from_secs(1)));
+    let late = world.lateness([&world.life("renewed")], Duration::from_secs(1));
+    world.print(format_args!("renewed while nobody was there, it ended {late} after its deadline"));
     world.life("over").lateness();
 }
 
-#[tokio::test]
-async fn restarts_move_no_deadline_by_more_than_a_few_seconds_however_often() {
+pub(crate) async fn restarts_move_no_deadline_by_more_than_a_few_seconds_however_often() {
     let world = World::new("restarts").await;
     let mut operator = world.primary(&["--lease-duration", "1s"]).await;
     world.granted("granted", json!({"ttlSeconds": 14})).await;
@@ -136,11 +131,8 @@ async fn restarts_move_no_deadline_by_more_than_a_few_seconds_however_often() {
     }
     for name in ["granted", "renewed"] {
         world.wait_gone(name).await;
-        let life = world.life(name);
-        let late = life.lateness();
         // --max-clock-skew, and a second's resolution of the times that the API server records.
-        let most = Duration::from_secs(2 + 1) + TOLERANCE;
-        eprintln!("{name}: {late:?} late after 5 restarts");
-        assert!(late < SignedDuration::try_from(most).expect("a short time"), "{late:?}");
+        let late = world.lateness([&world.life(name)], Duration::from_secs(2 + 1));
+        world.print(format_args!("{name} ended {late} after its deadline, after 5 restarts"));
     }
 }

@@ -7,13 +7,9 @@ use lessor::api::Lease;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::{
-    history::{Life, Spread},
-    world::{MOMENT, World, has_condition, heavy, until},
-};
+use crate::world::{MOMENT, World, has_condition, heavy, until};
 
-#[tokio::test]
-async fn a_lease_that_is_not_renewed_ends_after_its_deadline_and_never_before() {
+pub(crate) async fn a_lease_that_is_not_renewed_ends_after_its_deadline_and_never_before() {
     let world = World::new("expiry").await;
     let _operator = world.primary(&[]).await;
     let bystander = world.bystander().await;
@@ -27,32 +23,29 @@ async fn a_lease_that_is_not_renewed_ends_after_its_deadline_and_never_before() 
     world.wait_gone("short").await;
     let life = world.life("short");
     assert_eq!(life.ttl, Duration::from_secs(2));
-    eprintln!("lateness: {:?}", life.assert_punctual(Duration::ZERO));
+    world.print_lateness("short");
     world.wait_event("short", "Expired").await;
     bystander.assert_untouched().await;
 }
 
-#[tokio::test]
-async fn a_lease_with_nothing_attached_ends_too() {
+pub(crate) async fn a_lease_with_nothing_attached_ends_too() {
     let world = World::new("alone").await;
     let _operator = world.primary(&[]).await;
     world.lease("alone", json!({"ttlSeconds": 1})).await;
     world.wait_gone("alone").await;
-    eprintln!("lateness: {:?}", world.life("alone").assert_punctual(Duration::ZERO));
+    world.print_lateness("alone");
 }
 
-#[tokio::test]
-async fn a_lease_made_before_any_operator_runs_is_granted_a_full_ttl_by_the_first() {
+pub(crate) async fn a_lease_made_before_any_operator_runs_is_granted_a_full_ttl_by_the_first() {
     let world = World::new("first").await;
     world.lease("early", json!({"ttlSeconds": 1})).await;
     sleep(Duration::from_secs(2)).await;
     let _operator = world.operator(&[]);
     world.wait_gone("early").await;
-    eprintln!("lateness: {:?}", world.life("early").assert_punctual(Duration::ZERO));
+    world.print_lateness("early");
 }
 
-#[tokio::test]
-async fn two_hundred_leases_all_end_in_time() {
+pub(crate) async fn two_hundred_leases_all_end_in_time() {
     let _heavy = heavy().await;
     let world = World::new("many").await;
     let _operator = world.primary(&[]).await;
@@ -77,14 +70,10 @@ async fn two_hundred_leases_all_end_in_time() {
     );
     let lives = world.lives();
     assert_eq!(lives.len(), 200);
-    eprintln!(
-        "lateness: {}",
-        Spread::of(lives.iter().map(|life: &Life| life.assert_punctual(Duration::ZERO)))
-    );
+    world.print(format_args!("ended {} after their deadlines", world.lateness(&lives, Duration::ZERO)));
 }
 
-#[tokio::test]
-async fn retain_keeps_the_expired_lease_until_somebody_deletes_it() {
+pub(crate) async fn retain_keeps_the_expired_lease_until_somebody_deletes_it() {
     let world = World::new("retain").await;
     let _operator = world.primary(&[]).await;
     world.config_map("attached", json!({"lessor.dev/lease": "kept"}), &["a"]).await;
@@ -105,8 +94,7 @@ async fn retain_keeps_the_expired_lease_until_somebody_deletes_it() {
     assert_eq!(world.map("late").await, late);
 }
 
-#[tokio::test]
-async fn retain_keeps_no_lease_that_is_revoked() {
+pub(crate) async fn retain_keeps_no_lease_that_is_revoked() {
     let world = World::new("retain-revoked").await;
     let _operator = world.primary(&[]).await;
     world.granted("gone", json!({"ttlSeconds": 600, "afterExpiry": "Retain"})).await;
@@ -114,8 +102,7 @@ async fn retain_keeps_no_lease_that_is_revoked() {
     world.wait_gone("gone").await;
 }
 
-#[tokio::test]
-async fn a_shorter_ttl_counts_from_the_change_and_is_published_at_once() {
+pub(crate) async fn a_shorter_ttl_counts_from_the_change_and_is_published_at_once() {
     let world = World::new("shorter").await;
     let _operator = world.primary(&[]).await;
     let before = world.granted("lease", json!({"ttlSeconds": 600})).await.status.expect("a status");
@@ -126,11 +113,10 @@ async fn a_shorter_ttl_counts_from_the_change_and_is_published_at_once() {
     };
     world.wait_lease("lease", "has a shorter TTL", is_short).await;
     world.wait_gone("lease").await;
-    eprintln!("lateness: {:?}", world.life("lease").assert_punctual(Duration::ZERO));
+    world.print_lateness("lease");
 }
 
-#[tokio::test]
-async fn a_name_used_again_is_another_lease() {
+pub(crate) async fn a_name_used_again_is_another_lease() {
     let world = World::new("again").await;
     let _operator = world.primary(&[]).await;
     let first = world.granted("lease", json!({"ttlSeconds": 1})).await;
@@ -146,7 +132,5 @@ async fn a_name_used_again_is_another_lease() {
     .await;
     let lives = world.lives();
     assert_eq!(lives.len(), 2);
-    for life in lives {
-        eprintln!("lateness: {:?}", life.assert_punctual(Duration::ZERO));
-    }
+    world.print(format_args!("ended {} after their deadlines", world.lateness(&lives, Duration::ZERO)));
 }

@@ -6,8 +6,6 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use lessor_cluster::audit::Entries;
 use serde_json::Value;
 
-use crate::world::TOLERANCE;
-
 /// A write that the API server has accepted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Write {
@@ -45,19 +43,6 @@ impl Life {
         // The operator learns of a renewal after it took effect, and sends the end after the deadline.
         assert!(end.asked >= last.asked + ttl, "it ended early: {self:?}");
         end.answered.duration_since(last.answered + ttl)
-    }
-
-    /// Takes [`lateness`](Self::lateness) for granted up to [`TOLERANCE`] (and `more`).
-    ///
-    /// # Panics
-    /// If it was later or, like there, early.
-    pub(crate) fn assert_punctual(&self, more: Duration) -> SignedDuration {
-        let late = self.lateness();
-        assert!(
-            late < SignedDuration::try_from(TOLERANCE + more).expect("a short time"),
-            "{late:?} late: {self:?}"
-        );
-        late
     }
 }
 
@@ -116,8 +101,11 @@ impl Spread {
 
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(last) = self.0.len().checked_sub(1) else { return f.write_str("none") };
+        let Some(last) = self.0.len().checked_sub(1) else { return f.write_str("never") };
         let at = |share: f64| self.0[(last as f64 * share) as usize].as_millis();
-        write!(f, "{} ms median, {} ms p90, {} ms at most, of {}", at(0.5), at(0.9), at(1.0), last + 1)
+        if last == 0 {
+            return write!(f, "{} ms", at(0.0));
+        }
+        write!(f, "{} ms (median), {} ms (p90) and {} ms (at most)", at(0.5), at(0.9), at(1.0))
     }
 }

@@ -9,8 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::world::{MOMENT, World, install_crds, until};
 
-#[tokio::test]
-async fn it_waits_for_crds_that_are_missing_and_says_so() {
+pub(crate) async fn it_waits_for_crds_that_are_missing_and_says_so() {
     let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start().await.expect("a cluster")));
     let world = World::on(cluster, "no-crds").await;
     let operator = world.operator(&[]);
@@ -24,22 +23,21 @@ async fn it_waits_for_crds_that_are_missing_and_says_so() {
     assert_eq!(operator.exit_status(), None, "it waits: {}", operator.log());
     let asked =
         world.cluster.audit().expect("an audit log").entries().expect("entries").agent(AGENT).requests();
-    eprintln!("{asked} requests in 3 s without CRDs");
+    world.print(format_args!("{asked} requests in 3 s without CRDs"));
     assert!(asked <= 40, "it asks with growing pauses");
     let warnings = operator.log().lines().filter(|line| line.contains("WARN")).count();
     assert_eq!(warnings, 2, "each is said once: {}", operator.log());
     install_crds(cluster).await;
     let installed = Instant::now();
     world.wait_for_primary(&operator).await;
-    eprintln!("primary {:?} after the CRDs were installed", installed.elapsed());
+    world.print(format_args!("primary {:?} after the CRDs were installed", installed.elapsed()));
     world.config_map("attached", json!({"lessor.dev/lease": "lease"}), &["a"]).await;
     world.granted("lease", json!({"ttlSeconds": 1})).await;
     world.wait_map_gone("attached").await;
     world.wait_gone("lease").await;
 }
 
-#[tokio::test]
-async fn sigterm_ends_it_in_order_and_the_next_one_leads_at_once() {
+pub(crate) async fn sigterm_ends_it_in_order_and_the_next_one_leads_at_once() {
     let world = World::new("sigterm").await;
     let operator = world.primary(&[]).await;
     world.granted("lease", json!({"ttlSeconds": 600})).await;
@@ -54,18 +52,18 @@ async fn sigterm_ends_it_in_order_and_the_next_one_leads_at_once() {
 
     let (started, mark) = (Instant::now(), world.mark());
     let _next = world.primary(&[]).await;
-    eprintln!("stopped within {took:?}; the next one led {:?} after its start", started.elapsed());
+    let led = started.elapsed();
+    world.print(format_args!("stopped within {took:?}; the next one led {led:?} after its start"));
     let claims = world.asked(mark).writes().resource("lessor.dev", "lessors");
     assert_eq!(claims.requests(), 1, "a change of primary is one write: {claims}");
     // Shorter than a lease duration: it waited for nobody.
-    assert!(took < Duration::from_secs(5) && started.elapsed() < Duration::from_secs(5));
+    assert!(took < Duration::from_secs(5) && led < Duration::from_secs(5));
     let next = world.get_lessor().await.status.expect("a status");
     assert_eq!(next.term, lessor.term.map(|term| term + 1));
     assert!(!world.leases().get("lease").await.expect("it lives").is_ended());
 }
 
-#[tokio::test]
-async fn a_dry_run_says_what_would_go_and_removes_nothing() {
+pub(crate) async fn a_dry_run_says_what_would_go_and_removes_nothing() {
     let world = World::new("dry-run").await;
     let operator = world.primary(&["--dry-run"]).await;
     let whole = world.config_map("whole", json!({"lessor.dev/lease": "lease"}), &["a"]).await;

@@ -41,8 +41,7 @@ async fn overtake(world: &World, step: Step, annotations: Value, change: impl As
     assert_eq!(codes.first(), Some(&409), "the API server refuses what was decided earlier: {codes:?}");
 }
 
-#[tokio::test]
-async fn an_object_made_anew_on_the_way_of_its_removal_survives() {
+pub(crate) async fn an_object_made_anew_on_the_way_of_its_removal_survives() {
     let world = World::new("anew").await;
     overtake(&world, Step::DeleteObject, json!({"lessor.dev/lease": "lease"}), async |name| {
         world.delete_map(name).await;
@@ -52,8 +51,7 @@ async fn an_object_made_anew_on_the_way_of_its_removal_survives() {
     assert_eq!(world.keys("map").await, ["new"]);
 }
 
-#[tokio::test]
-async fn an_object_made_anew_without_annotations_on_the_way_of_its_removal_survives() {
+pub(crate) async fn an_object_made_anew_without_annotations_on_the_way_of_its_removal_survives() {
     let world = World::new("anew-free").await;
     overtake(&world, Step::DeleteObject, json!({"lessor.dev/lease": "lease"}), async |name| {
         world.delete_map(name).await;
@@ -63,8 +61,7 @@ async fn an_object_made_anew_without_annotations_on_the_way_of_its_removal_survi
     assert_eq!(world.keys("map").await, ["new"]);
 }
 
-#[tokio::test]
-async fn an_object_attached_to_another_lease_on_the_way_of_its_removal_survives() {
+pub(crate) async fn an_object_attached_to_another_lease_on_the_way_of_its_removal_survives() {
     let world = World::new("moved").await;
     overtake(&world, Step::DeleteObject, json!({"lessor.dev/lease": "lease"}), async |name| {
         world.patch_map(name, json!({"metadata": {"annotations": {"lessor.dev/lease": "other"}}})).await;
@@ -73,8 +70,7 @@ async fn an_object_attached_to_another_lease_on_the_way_of_its_removal_survives(
     assert_eq!(world.keys("map").await, ["a", "b"]);
 }
 
-#[tokio::test]
-async fn an_object_detached_on_the_way_of_its_removal_survives() {
+pub(crate) async fn an_object_detached_on_the_way_of_its_removal_survives() {
     let world = World::new("freed").await;
     overtake(&world, Step::DeleteObject, json!({"lessor.dev/lease": "lease"}), async |name| {
         world.patch_map(name, json!({"metadata": {"annotations": {"lessor.dev/lease": null}}})).await;
@@ -83,8 +79,7 @@ async fn an_object_detached_on_the_way_of_its_removal_survives() {
     assert_eq!(world.keys("map").await, ["a", "b"]);
 }
 
-#[tokio::test]
-async fn a_key_attached_to_another_lease_on_the_way_of_its_removal_survives() {
+pub(crate) async fn a_key_attached_to_another_lease_on_the_way_of_its_removal_survives() {
     let world = World::new("moved-key").await;
     overtake(&world, Step::RemoveKeys, json!({"key.lessor.dev/a": "lease"}), async |name| {
         world.patch_map(name, json!({"metadata": {"annotations": {"key.lessor.dev/a": "other"}}})).await;
@@ -95,8 +90,7 @@ async fn a_key_attached_to_another_lease_on_the_way_of_its_removal_survives() {
     assert_eq!(json!(map.metadata.annotations), json!({"key.lessor.dev/a": "other"}));
 }
 
-#[tokio::test]
-async fn keys_of_an_object_made_anew_on_the_way_of_their_removal_survive() {
+pub(crate) async fn keys_of_an_object_made_anew_on_the_way_of_their_removal_survive() {
     let world = World::new("anew-keys").await;
     overtake(&world, Step::RemoveKeys, json!({"key.lessor.dev/a": "lease"}), async |name| {
         world.delete_map(name).await;
@@ -106,8 +100,7 @@ async fn keys_of_an_object_made_anew_on_the_way_of_their_removal_survive() {
     assert_eq!(world.keys("map").await, ["a", "b"]);
 }
 
-#[tokio::test]
-async fn an_edit_on_the_way_of_a_removal_is_kept_and_the_key_goes_all_the_same() {
+pub(crate) async fn an_edit_on_the_way_of_a_removal_is_kept_and_the_key_goes_all_the_same() {
     let world = World::new("edited").await;
     overtake(&world, Step::RemoveKeys, json!({"key.lessor.dev/a": "lease"}), async |name| {
         world.patch_map(name, json!({"data": {"a": "edited", "b": "edited", "c": "new"}})).await;
@@ -119,8 +112,7 @@ async fn an_edit_on_the_way_of_a_removal_is_kept_and_the_key_goes_all_the_same()
 }
 
 /// Four writers write to one ConfigMap, up to 400 times a second, while five keys of it are to go.
-#[tokio::test]
-async fn keys_go_and_no_edit_is_lost_in_an_object_that_others_update_all_the_time() {
+pub(crate) async fn keys_go_and_no_edit_is_lost_in_an_object_that_others_update_all_the_time() {
     let _heavy = heavy().await;
     let world = World::new("busy").await;
     let _operator = world.primary(&[]).await;
@@ -162,7 +154,7 @@ async fn keys_go_and_no_edit_is_lost_in_an_object_that_others_update_all_the_tim
         .map(|(writer, last)| (format!("writer-{writer}"), last.to_string()))
         .collect();
     assert_eq!(map.data, Some(expected), "no key is left, and no edit is lost");
-    eprintln!("{rate:.0} updates a second by others");
+    world.print(format_args!("{rate:.0} updates a second by others"));
     let removals = world.removals("busy");
     for key in keys {
         let tries: Vec<_> = removals
@@ -173,12 +165,12 @@ async fn keys_go_and_no_edit_is_lost_in_an_object_that_others_update_all_the_tim
             .collect();
         let gone = tries.iter().find(|entry| entry.is_accepted()).expect("it was removed").at;
         let took = gone.duration_since(world.life(key).end.expect("an end").answered);
-        eprintln!("{key}: {} tries, gone {took:?} after the end", tries.len());
+        world.print(format_args!("{key}: {} tries, gone {took:?} after the end", tries.len()));
     }
 }
 
-#[tokio::test]
-async fn a_hundred_keys_of_one_object_on_a_hundred_leases_that_end_together_leave_in_few_patches() {
+pub(crate) async fn a_hundred_keys_of_one_object_on_a_hundred_leases_that_end_together_leave_in_few_patches()
+{
     let _heavy = heavy().await;
     let world = World::new("hundred").await;
     let operator = world.primary(&[]).await;
@@ -208,12 +200,12 @@ async fn a_hundred_keys_of_one_object_on_a_hundred_leases_that_end_together_leav
     let removals = world.removals("shared");
     let refused = removals.iter().filter(|entry| !entry.is_accepted()).count();
     let spread = ends.iter().max().zip(ends.iter().min()).map(|(last, first)| last.duration_since(*first));
-    eprintln!(
+    world.print(format_args!(
         "{} patches ({refused} refused) for {} ends within {:?}",
         removals.len(),
         ends.len(),
         spread.expect("ends"),
-    );
+    ));
     assert_eq!(ends.len(), 100);
     assert!(removals.len() <= 30, "{removals}");
 }

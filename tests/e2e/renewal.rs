@@ -9,13 +9,11 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
-    history::Spread,
     requests::Step,
     world::{World, came_too_late, heavy, until},
 };
 
-#[tokio::test]
-async fn a_renewal_just_before_the_deadline_keeps_the_lease_and_one_just_after_is_refused() {
+pub(crate) async fn a_renewal_just_before_the_deadline_keeps_the_lease_and_one_just_after_is_refused() {
     let world = World::new("renewal").await;
     let _operator = world.primary(&["--linger", "3s"]).await;
     world.config_map("attached", json!({"lessor.dev/lease": "lease"}), &["a"]).await;
@@ -35,13 +33,12 @@ async fn a_renewal_just_before_the_deadline_keeps_the_lease_and_one_just_after_i
     assert!(came_too_late(&shorter), "{shorter:?}");
     world.wait_map_gone("attached").await;
     world.wait_gone("lease").await;
-    eprintln!("lateness: {:?}", world.life("lease").assert_punctual(Duration::ZERO));
+    world.print_lateness("lease");
 }
 
 /// Twenty holders renew ten times each as late as they dare: whoever was in time comes later next time, whoever
 /// was late earlier, so that renewals and ends come ever closer.
-#[tokio::test]
-async fn two_hundred_renewals_race_expiries_and_each_that_is_accepted_is_honoured() {
+pub(crate) async fn two_hundred_renewals_race_expiries_and_each_that_is_accepted_is_honoured() {
     let _heavy = heavy().await;
     let world = World::new("race").await;
     let _operator = world.primary(&[]).await;
@@ -52,10 +49,13 @@ async fn two_hundred_renewals_race_expiries_and_each_that_is_accepted_is_honoure
 
     let lives = world.lives();
     // Each accepted renewal is in there, and an end that came too early after it panics.
-    let late = Spread::of(lives.iter().map(|life| life.assert_punctual(Duration::ZERO)));
+    let late = world.lateness(&lives, Duration::ZERO);
     assert_eq!(lives.iter().map(|life| life.renewals.len()).sum::<usize>(), accepted);
     let conflicts = world.all_asked().filter(|entry| entry.subresource == "status" && entry.code == 409);
-    eprintln!("{accepted} accepted, {refused} refused, {} ends overtaken; {late}", conflicts.len());
+    world.print(format_args!(
+        "{accepted} renewals accepted, {refused} refused, {} ends overtaken; ended {late} after their deadlines",
+        conflicts.len()
+    ));
     assert_eq!(accepted + refused, 200);
     assert!(accepted > 20 && refused > 20, "no race: {accepted} accepted, {refused} refused");
 }
@@ -101,8 +101,7 @@ fn deadline(lease: &Lease) -> Instant {
     Instant::now() + Duration::try_from(ahead).unwrap_or_default()
 }
 
-#[tokio::test]
-async fn an_end_that_was_decided_before_a_renewal_never_goes_through() {
+pub(crate) async fn an_end_that_was_decided_before_a_renewal_never_goes_through() {
     let world = World::new("decided").await;
     let (proxy, _operator) = world.proxied(&[]).await;
     world.config_map("attached", json!({"lessor.dev/lease": "lease"}), &["a"]).await;
@@ -127,11 +126,10 @@ async fn an_end_that_was_decided_before_a_renewal_never_goes_through() {
     world.map("attached").await;
     world.wait_gone("lease").await;
     world.wait_map_gone("attached").await;
-    eprintln!("lateness: {:?}", world.life("lease").assert_punctual(Duration::ZERO));
+    world.print_lateness("lease");
 }
 
-#[tokio::test]
-async fn an_end_that_arrives_after_the_death_of_its_operator_spares_a_renewed_lease() {
+pub(crate) async fn an_end_that_arrives_after_the_death_of_its_operator_spares_a_renewed_lease() {
     let world = World::new("posthumous").await;
     let (proxy, operator) = world.proxied(&["--lease-duration", "1s"]).await;
     let commit = proxy.hold_request(Step::Commit.of("lease"));
@@ -143,5 +141,6 @@ async fn an_end_that_arrives_after_the_death_of_its_operator_spares_a_renewed_le
     let _successor = world.primary(&["--lease-duration", "1s", "--max-clock-skew", "0s"]).await;
     world.wait_gone("lease").await;
     // The last renewal is known to the successor in whole seconds only.
-    eprintln!("lateness: {:?}", world.life("lease").assert_punctual(Duration::from_secs(1)));
+    let late = world.lateness([&world.life("lease")], Duration::from_secs(1));
+    world.print(format_args!("it ended {late} after its deadline"));
 }

@@ -12,8 +12,7 @@ use crate::{
     world::{World, came_too_late, has_condition, until},
 };
 
-#[tokio::test]
-async fn a_deleted_lease_is_revoked_and_renewals_after_that_are_refused() {
+pub(crate) async fn a_deleted_lease_is_revoked_and_renewals_after_that_are_refused() {
     let world = World::new("revoke").await;
     let _operator = world.primary(&["--linger", "3s"]).await;
     let bystander = world.bystander().await;
@@ -32,8 +31,7 @@ async fn a_deleted_lease_is_revoked_and_renewals_after_that_are_refused() {
     bystander.assert_untouched().await;
 }
 
-#[tokio::test]
-async fn a_renewal_between_a_deletion_and_the_commit_of_the_end_saves_nothing() {
+pub(crate) async fn a_renewal_between_a_deletion_and_the_commit_of_the_end_saves_nothing() {
     let world = World::new("saves-nothing").await;
     let (proxy, _operator) = world.proxied(&[]).await;
     world.config_map("attached", json!({"lessor.dev/lease": "lease"}), &["a"]).await;
@@ -47,8 +45,7 @@ async fn a_renewal_between_a_deletion_and_the_commit_of_the_end_saves_nothing() 
     world.wait_gone("lease").await;
 }
 
-#[tokio::test]
-async fn a_deletion_while_no_operator_runs_waits_for_one() {
+pub(crate) async fn a_deletion_while_no_operator_runs_waits_for_one() {
     let world = World::new("revoke-later").await;
     let operator = world.primary(&[]).await;
     world.config_map("attached", json!({"lessor.dev/lease": "lease"}), &["a"]).await;
@@ -63,16 +60,14 @@ async fn a_deletion_while_no_operator_runs_waits_for_one() {
     world.wait_gone("lease").await;
 }
 
-#[tokio::test]
-async fn a_lease_that_was_never_granted_can_be_deleted() {
+pub(crate) async fn a_lease_that_was_never_granted_can_be_deleted() {
     let world = World::new("ungranted").await;
     world.lease("lease", json!({"ttlSeconds": 600})).await;
     world.revoke("lease").await;
     world.wait_gone("lease").await;
 }
 
-#[tokio::test]
-async fn a_namespace_with_leases_can_be_deleted() {
+pub(crate) async fn a_namespace_with_leases_can_be_deleted() {
     let world = World::new("namespace").await;
     let _operator = world.primary(&[]).await;
     world.config_map("whole", json!({"lessor.dev/lease": "lease"}), &["a"]).await;

@@ -1,6 +1,6 @@
 //! A place of its own for each test: a namespace, a `Lessor`, and replicas that serve only these, on the shared cluster.
 
-use std::{path::Path, process::Command, time::Duration};
+use std::{fmt::Display, path::Path, process::Command, time::Duration};
 
 use k8s_openapi::{
     api::{
@@ -8,6 +8,7 @@ use k8s_openapi::{
         events::v1::Event,
     },
     apimachinery::pkg::apis::meta::v1::Condition,
+    jiff::{SignedDuration, Timestamp},
 };
 use kube::{
     Api, Client,
@@ -29,7 +30,7 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use crate::history::{self, Life};
+use crate::history::{self, Life, Spread};
 
 /// How long a test waits for what must come soon, on a machine that may be slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
@@ -44,7 +45,6 @@ pub(crate) struct World {
     pub(crate) client: Client,
     pub(crate) namespace: String,
     pub(crate) lessor: String,
-    born: Mark,
 }
 
 /// The cluster that all tests share, with the CRDs installed.
@@ -75,12 +75,11 @@ impl World {
 
     /// A new world on a cluster.
     pub(crate) async fn on(cluster: &'static Cluster, name: &str) -> Self {
-        let born = cluster.audit().expect("an audit log").mark().expect("a mark");
         let namespace = format!("{name}-{:04x}", Uuid::new_v4().as_fields().1);
         let client = cluster.client().expect("a client");
         let object = Namespace { metadata: named(&namespace), ..Namespace::default() };
         Api::all(client.clone()).create(&PostParams::default(), &object).await.expect("a namespace");
-        Self { cluster, client, lessor: namespace.clone(), namespace, born }
+        Self { cluster, client, lessor: namespace.clone(), namespace }
     }
 
     // --- The operator ------------------------------------------------------------------------------------------
@@ -162,7 +161,7 @@ impl World {
 
     /// Renews a lease as its holder would.
     pub(crate) async fn renew(&self, name: &str) -> kube::Result<Lease> {
-        self.change(name, json!({"renewTime": time::to_text(k8s_openapi::jiff::Timestamp::now())})).await
+        self.change(name, json!({"renewTime": time::to_text(Timestamp::now())})).await
     }
 
     /// Deletes a lease, which revokes it.
@@ -288,24 +287,74 @@ impl World {
     /// What was asked of the API server since then about this world's namespace and Lessor.
     pub(crate) fn audit(&self, since: Mark) -> Entries {
         let audit = self.cluster.audit().expect("an audit log");
-        let entries = audit.since(since).expect("its entries");
+        self.own(audit.since(since).expect("its entries"))
+    }
+
+    /// What was asked from the beginning.
+    fn whole_audit(&self) -> Entries {
+        let audit = self.cluster.audit().expect("an audit log");
+        self.own(audit.with(&self.namespace).expect("its entries"))
+    }
+
+    fn own(&self, entries: Entries) -> Entries {
         entries.filter(|entry| entry.namespace == self.namespace || entry.name == self.lessor)
     }
 
     /// What the operator asked since then, watches and Events aside.
     pub(crate) fn asked(&self, since: Mark) -> Entries {
-        let entries = self.audit(since).agent(AGENT);
-        entries.filter(|entry| !matches!(entry.verb.as_str(), "list" | "watch") && entry.resource != "events")
+        by_operator(self.audit(since))
     }
 
     /// What the operator asked from the beginning, watches and Events aside.
     pub(crate) fn all_asked(&self) -> Entries {
-        self.asked(self.born)
+        by_operator(self.whole_audit())
     }
 
     /// The lives of all leases that this world has had.
     pub(crate) fn lives(&self) -> Vec<Life> {
-        history::lives(self.audit(self.born))
+        history::lives(self.whole_audit())
+    }
+
+    /// By how much deadlines may have moved, since replicas of this world didn't hear the API server (P8).
+    fn moved(&self) -> Duration {
+        let end = format!("-operator-{}.log", self.namespace);
+        let files = std::fs::read_dir(self.cluster.directory()).expect("the cluster's directory");
+        let paths = files.map(|file| file.expect("a file").path());
+        let logs = paths.filter(|path| path.to_string_lossy().ends_with(&end));
+        let texts =
+            logs.map(|path| String::from_utf8_lossy(&std::fs::read(path).expect("a log")).into_owned());
+        let millis =
+            |line: &str| line.split_once("moved_ms=")?.1.split_whitespace().next()?.parse::<u64>().ok();
+        texts.map(|text| Duration::from_millis(text.lines().filter_map(millis).sum())).sum()
+    }
+
+    /// How late these leases ended after their deadlines.
+    ///
+    /// # Panics
+    /// If one ended early, or later than [`TOLERANCE`] after its deadline (and `more`, and the outages).
+    pub(crate) fn lateness<'a>(&self, lives: impl IntoIterator<Item = &'a Life>, more: Duration) -> Spread {
+        let most = self.most_late(more);
+        Spread::of(lives.into_iter().map(|life| {
+            let late = life.lateness();
+            assert!(late < most, "{late:?} late, which is more than {most:?}: {life:?}");
+            late
+        }))
+    }
+
+    /// How late an end may be before a test fails: [`TOLERANCE`], and `more`, and by how much deadlines have moved.
+    pub(crate) fn most_late(&self, more: Duration) -> SignedDuration {
+        SignedDuration::try_from(TOLERANCE + more + self.moved()).expect("a short time")
+    }
+
+    /// The lease of this name ended in time; prints how late.
+    pub(crate) fn print_lateness(&self, name: &str) {
+        let late = self.lateness([&self.life(name)], Duration::ZERO);
+        self.print(format_args!("{name} ended {late} after its deadline"));
+    }
+
+    /// Prints a figure.
+    pub(crate) fn print(&self, figure: impl Display) {
+        println!("{}: {figure}", self.namespace);
     }
 
     /// The life of the lease of this name.
@@ -354,6 +403,11 @@ pub(crate) fn came_too_late(renewal: &kube::Result<Lease>) -> bool {
         }
         _ => false,
     }
+}
+
+fn by_operator(entries: Entries) -> Entries {
+    let entries = entries.agent(AGENT);
+    entries.filter(|entry| !matches!(entry.verb.as_str(), "list" | "watch") && entry.resource != "events")
 }
 
 fn keys_of(map: &ConfigMap) -> Vec<String> {

@@ -1,6 +1,12 @@
 //! Several replicas that compete in one world, and what the audit log says of them.
 
-use std::{fmt::Display, ops::Deref, path::PathBuf, process::Command, time::Duration};
+use std::{
+    fmt::Display,
+    ops::Deref,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 use k8s_openapi::{
     api::rbac::v1::{ClusterRoleBinding, RoleRef, Subject},
@@ -17,7 +23,8 @@ use lessor_cluster::{
 use serde_json::{Value, json};
 use tokio::{sync::OnceCell, time::Instant};
 
-use crate::world::{PATIENCE, World, install_crds};
+pub(crate) use crate::world::PATIENCE;
+use crate::world::{World, install_crds};
 
 /// The replicas' `--lease-duration`.
 pub(crate) const LEASE_DURATION: Duration = Duration::from_secs(5);
@@ -97,7 +104,7 @@ impl Replicas {
         self.all.push(Replica { process, proxy, user, kubeconfig, args });
     }
 
-    fn spawn(&self, index: usize, kubeconfig: &PathBuf, args: &[String]) -> Process {
+    fn spawn(&self, index: usize, kubeconfig: &Path, args: &[String]) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lessor"));
         command.args(["run", "--namespace", &self.namespace, "--lessor", &self.lessor]);
         command.arg("--identity").arg(format!("r{index}")).arg("--kubeconfig").arg(kubeconfig).args(args);

@@ -2,7 +2,8 @@
 //!
 //! - `lessor.dev/lease: NAME` attaches the whole object;
 //! - `key.lessor.dev/KEY: NAME` attaches one key;
-//! - `lessor.dev/keys: '{"KEY": "NAME"}'` does the same for keys that can't be the name of an annotation.
+//! - `lessor.dev/keys: '{"KEY": "NAME"}'` does the same for keys that can't be the name of an annotation;
+//! - `lessor.dev/propagation: Foreground` says how a whole object is deleted.
 //!
 //! Parsing understands an annotation wholly or not at all. What it doesn't understand is a [`Problem`] and attaches
 //! nothing, so nothing is ever removed on a guess.
@@ -17,11 +18,13 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 
 mod name;
 mod problem;
+mod propagation;
 #[cfg(test)]
 mod tests;
 
 pub use name::{Key, KeyFault, KeyForm, LeaseName, NameFault};
 pub use problem::{KeysFault, Problem};
+pub use propagation::{PROPAGATION_ANNOTATION, Propagation};
 
 use super::pointer::Pointer;
 pub(super) use name::shortened;
@@ -41,6 +44,8 @@ pub struct Attachments {
     pub whole: Option<LeaseName>,
     /// The lease whose end removes each key.
     pub keys: BTreeMap<Key, LeaseName>,
+    /// How the whole object is deleted.
+    pub propagation: Propagation,
     /// What could not be understood, and so attaches nothing.
     pub problems: Vec<Problem>,
 }
@@ -53,6 +58,10 @@ impl Attachments {
     /// An object without any of our annotations costs a look into the map, and no allocation.
     pub fn parse(annotations: &BTreeMap<String, String>, form: KeyForm) -> Self {
         let mut attachments = Self::default();
+        match Propagation::parse(annotations) {
+            Ok(propagation) => attachments.propagation = propagation,
+            Err(problem) => return Self { problems: vec![problem], ..Self::default() },
+        }
         if let Some(name) = annotations.get(LEASE_ANNOTATION) {
             match LeaseName::parse(name) {
                 Ok(name) => attachments.whole = Some(name),

@@ -1,6 +1,6 @@
 //! What annotations can get wrong, in words that show what would be right.
 
-use super::{KEY_PREFIX, KEYS_ANNOTATION, KeyFault, NameFault};
+use super::{KEY_PREFIX, KEYS_ANNOTATION, KeyFault, NameFault, PROPAGATION_ANNOTATION};
 
 /// An annotation, or a key named by annotations, that attaches nothing, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,6 +41,15 @@ pub enum Problem {
         one: String,
         /// The lease named by `lessor.dev/keys`.
         other: String,
+    },
+    /// How the object would be deleted can't be understood, so it isn't touched at all.
+    #[error(
+        "annotation \"{PROPAGATION_ANNOTATION}\" is {value:?}: write \"Background\", \"Foreground\" or \"Orphan\", or remove \
+         it; until then the object isn't touched"
+    )]
+    BadPropagation {
+        /// Its value, shortened.
+        value: String,
     },
 }
 
@@ -95,6 +104,7 @@ impl Problem {
             Self::BadKey { .. } => "BadKey",
             Self::BadKeys { .. } => "BadKeys",
             Self::TwoLeases { .. } => "TwoLeases",
+            Self::BadPropagation { .. } => "BadPropagation",
         }
     }
 }

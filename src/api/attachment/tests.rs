@@ -45,6 +45,20 @@ fn the_lease_annotation_attaches_the_whole_object() {
 }
 
 #[test]
+fn how_an_object_is_deleted_is_understood_or_it_is_not_touched() {
+    let with = |propagation| {
+        data(&[("lessor.dev/lease", "a"), ("key.lessor.dev/k", "b"), (PROPAGATION_ANNOTATION, propagation)])
+    };
+    assert_eq!(data(&[("lessor.dev/lease", "a")]).propagation, Propagation::Background);
+    assert_eq!(with("Foreground").propagation, Propagation::Foreground);
+    assert_eq!(with("Orphan").propagation, Propagation::Orphan);
+    assert!(with("Background").whole.is_some());
+    for wrong in ["", "orphan", "Delete"] {
+        assert!(refused(&with(wrong)).contains("\"Foreground\""), "{wrong}");
+    }
+}
+
+#[test]
 fn keys_of_one_object_go_with_leases_of_their_own() {
     let attachments = data(&[
         ("key.lessor.dev/a", "one"),

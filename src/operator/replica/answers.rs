@@ -24,9 +24,12 @@ impl Replica {
                 self.writer.done(&Work::Approach, WorkResult::None, false, flight.sent_at, now.mono);
             }
             Cause::Lease(uid, doing) => self.lease_answered(uid, doing, &flight, answer, now),
-            Cause::Object(ref id, version) => self.object_answered(id, version, &flight, answer, now),
+            Cause::Object(ref id, version, ref leases) => {
+                self.object_answered(id, version, leases, &flight, answer, now)
+            }
             Cause::Arbitration => self.arbitration_answered(&flight, &answer, now),
             Cause::Check(ref work) => self.check_answered(work, &flight, answer, now),
+            Cause::Kinds => self.kinds_answered(&answer, now),
         }
         self.follow_role(now);
     }
@@ -92,7 +95,7 @@ impl Replica {
             Refusal::Throttled(_) | Refusal::Failing(_) => {
                 tracing::debug!(lease = %place, ?doing, %refusal, "trying again");
             }
-            Refusal::Invalid(_) | Refusal::Forbidden(_) | Refusal::NoSuchKind => {
+            Refusal::Unremovable(_) | Refusal::Invalid(_) | Refusal::Forbidden(_) | Refusal::NoSuchKind => {
                 tracing::warn!(lease = %place, ?doing, %refusal, "request refused, trying again");
                 let note = format!("the API server refuses our write: {refusal}");
                 self.say_once(uid, "WriteRefused", || note);
@@ -146,6 +149,7 @@ impl Replica {
         &mut self,
         id: &ObjectId,
         version: Version,
+        leases: &str,
         flight: &Flight,
         answer: Answer,
         now: &Now,
@@ -161,36 +165,21 @@ impl Replica {
         self.writer.done(&work, result, retry, flight.sent_at, now.mono);
         match answer {
             Answer::Object(meta) => {
-                // With finalizers of its own it is still there.
-                let delete = matches!(flight.request, Request::Remove { removal: Removal::Delete { .. }, .. });
-                if !(delete && meta.deletion_timestamp.is_some()) {
-                    self.tell_removed(id, flight);
+                if !reading {
+                    self.tell_removed(id, leases, &flight.request, Some(&meta));
+                    self.removal_allowed(&id.kind, now);
                 }
                 self.see_object(id, &meta, now);
             }
             Answer::Deleted => {
-                self.tell_removed(id, flight);
+                self.tell_removed(id, leases, &flight.request, None);
+                self.removal_allowed(&id.kind, now);
                 self.lose_object(id, Some(version), now);
             }
             Answer::Gone => self.lose_object(id, Some(version), now),
             Answer::Refused(refusal) => self.object_refused(id, version, &refusal, now),
             Answer::Lease(_) | Answer::Lessor(_) => {}
         }
-    }
-
-    /// Tells what a request removed. A watch may have shown it before the answer came, so the request says what it was.
-    fn tell_removed(&mut self, id: &ObjectId, flight: &Flight) {
-        let Request::Remove { removal, .. } = &flight.request else { return };
-        let leases = self.leases_to_tell(id, removal);
-        let (uid, deed, note) = match removal {
-            Removal::Delete { uid, .. } => (*uid, Deed::RemovedObject, format!("removed with {leases}")),
-            Removal::Keys { uid, keys, .. } => {
-                let names: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
-                (*uid, Deed::RemovedKeys(keys.len()), format!("removed {} with {leases}", names.join(", ")))
-            }
-        };
-        self.out.deeds.push(deed);
-        self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), "Removed", note));
     }
 
     /// An object that waited for finalizers of its own, after its lease had ended, is gone at last.
@@ -207,27 +196,10 @@ impl Replica {
             self.leases.at(&place).is_some_and(|(_, entry)| entry.record.status.has_ended())
         });
         if ended {
-            let removal = Removal::Delete { uid, version: object.version };
-            let note = format!("removed with {}", self.leases_to_tell(id, &removal));
+            let note = format!("removed with {}", leases_of(object, None));
             self.out.deeds.push(Deed::RemovedObject);
             self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), "Removed", note));
         }
-    }
-
-    /// The leases with which this goes, as far as that is still known: the watch may have been faster.
-    fn leases_to_tell(&self, id: &ObjectId, removal: &Removal) -> String {
-        let attachments = self.objects.get(id).map(|object| &object.attachments);
-        let names: BTreeSet<&str> = match (attachments, removal) {
-            (None, _) => BTreeSet::new(),
-            (Some(all), Removal::Delete { .. }) => all.whole.iter().map(|name| name.as_str()).collect(),
-            (Some(all), Removal::Keys { keys, .. }) => {
-                keys.iter().filter_map(|key| all.keys.get(key)).map(|name| name.as_str()).collect()
-            }
-        };
-        if names.is_empty() {
-            return "its lease".to_owned();
-        }
-        format!("lease {}", names.into_iter().collect::<Vec<_>>().join(", "))
     }
 
     pub(super) fn object_refused(&mut self, id: &ObjectId, version: Version, refusal: &Refusal, now: &Now) {
@@ -254,6 +226,7 @@ impl Replica {
         let hinder = |reason, message: String, retry_at| Some(Hindrance { reason, message, retry_at, tries });
         let hindrance = match refusal {
             Refusal::Throttled(_) | Refusal::Conflict => None,
+            Refusal::Unremovable(message) => hinder("NotRemovable", message.clone(), None),
             Refusal::Invalid(message) if message.contains("immutable") => hinder(
                 "Immutable",
                 "it is immutable, so no key of it can be removed: delete it, or detach its keys".to_owned(),
@@ -263,7 +236,7 @@ impl Replica {
                 hinder("Refused", format!("the API server refuses: {message}"), backoff(60))
             }
             Refusal::Forbidden(message) => {
-                hinder("Forbidden", format!("the operator lacks a right: {message}"), backoff(60))
+                hinder(kinds::FORBIDDEN, format!("the operator lacks a right: {message}"), backoff(60))
             }
             Refusal::NoAnswer(_) => {
                 object.stale = true;
@@ -273,6 +246,7 @@ impl Replica {
                 hinder("Failing", refusal.to_string(), backoff(30))
             }
         };
+        let forbidden = hindrance.as_ref().is_some_and(|hindrance| hindrance.reason == kinds::FORBIDDEN);
         if let Some(hindrance) = hindrance {
             let news = object.hindrance.as_ref().is_none_or(|old| old.reason != hindrance.reason);
             let transient = matches!(hindrance.reason, "NoAnswer" | "Failing");
@@ -292,11 +266,36 @@ impl Replica {
             }
             object.hindrance = Some(hindrance);
         }
+        if forbidden {
+            self.removal_forbidden(id);
+        }
         let leases: Vec<Place> = self.objects.leases_of(id);
         self.touch_object(id, now);
         for place in leases {
             self.touch_place(&place, now);
         }
+    }
+
+    /// Tells what came of a removal; `left` is the object, if it is still there. A watch may have shown it before the answer
+    /// came, so the request says what it was.
+    fn tell_removed(&mut self, id: &ObjectId, leases: &str, request: &Request, left: Option<&ObjectMeta>) {
+        let Request::Remove { removal, .. } = request else { return };
+        let (uid, reason, note) = match removal {
+            Removal::Keys { uid, keys, .. } | Removal::Members { uid, keys, .. } => {
+                let keys: Vec<&str> = keys.iter().map(Key::as_str).collect();
+                self.out.deeds.push(Deed::RemovedKeys(keys.len()));
+                (*uid, "Removed", format!("removed {} with {leases}", keys.join(", ")))
+            }
+            // Asked for, and not done before its finalizers are gone.
+            Removal::Delete { uid, .. } if left.is_some() => {
+                (*uid, "Removing", format!("goes with {leases}, and waits for its finalizers"))
+            }
+            Removal::Delete { uid, .. } => {
+                self.out.deeds.push(Deed::RemovedObject);
+                (*uid, "Removed", format!("removed with {leases}"))
+            }
+        };
+        self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), reason, note));
     }
 }
 
@@ -305,4 +304,16 @@ impl Replica {
 fn is_gone(lease: &Lease) -> bool {
     let meta = &lease.metadata;
     meta.deletion_timestamp.is_some() && meta.finalizers.as_ref().is_none_or(Vec::is_empty)
+}
+
+/// The leases that an object, or these keys of it, are attached to, for people.
+pub(super) fn leases_of(object: &Object, removal: Option<&Removal>) -> Box<str> {
+    let attachments = &object.attachments;
+    let names: BTreeSet<&str> = match removal {
+        Some(Removal::Keys { keys, .. } | Removal::Members { keys, .. }) => {
+            keys.iter().filter_map(|key| attachments.keys.get(key)).map(|name| name.as_str()).collect()
+        }
+        Some(Removal::Delete { .. }) | None => attachments.whole.iter().map(|name| name.as_str()).collect(),
+    };
+    format!("lease {}", names.into_iter().collect::<Vec<_>>().join(", ")).into()
 }

@@ -5,12 +5,14 @@
 
 mod act;
 mod answers;
+mod kinds;
 mod next;
 mod observe;
+mod report;
 mod role;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -18,9 +20,12 @@ use std::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use uuid::Uuid;
 
+use self::kinds::KindReport;
+pub use self::report::{AttachmentReport, Hindered, Invalid, KindState, Pending};
+
 use super::{
     arbitration::{Arbitration, Move, Verdict},
-    attached::{AttachedObjects, Hindrance, Kind, ObjectId, Removal},
+    attached::{AttachedObjects, Object, Hindrance, Kind, ObjectId, Removal},
     budget::Budget,
     deed::Deed,
     hearing::Now,
@@ -30,12 +35,13 @@ use super::{
     record::{Place, Record, Recorded, Version, uid_of, version_of},
     request::{Answer, Refusal, Request},
     settings::Settings,
+    sight::{Scope, Sights},
     step::{Act, Situation, Step, granted_ttl},
     timers::Timers,
     watches::{Failure, Observation, Seen},
 };
 use crate::{
-    api::{Lease, lease::Attached},
+    api::{Key, Lease, lease::Attached},
     lessor::LeaseTime,
     writer_lease::{self, Action, Holder, Term, WorkResult, WriterLease},
 };
@@ -79,13 +85,15 @@ struct Flight {
 enum Cause {
     Approach,
     Lease(Uuid, Doing),
-    /// The object, and its version when the request was decided on.
-    Object(ObjectId, Version),
+    /// The object, its version when the request was decided on, and the leases with which it or its keys go.
+    Object(ObjectId, Version, Box<str>),
     Arbitration,
     /// Is the server heard again?
     Probe,
     /// A fresh look at work that seems overdue, before the lead is claimed for it.
     Check(Work),
+    /// The state of kinds, for people.
+    Kinds,
 }
 
 /// What a request for a lease was meant to do, to tell people when it's done.
@@ -102,14 +110,6 @@ enum Doing {
     Delete,
 }
 
-/// Whether all objects of a kind are known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sight {
-    Unsynced,
-    Synced,
-    Failing { since: Duration, last: Duration, transient: bool },
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Timer {
     Lease(Uuid),
@@ -118,10 +118,6 @@ enum Timer {
     Pending(Place),
 }
 
-/// For this long, a failing watch holds up the release of leases: what it doesn't show might be attached.
-const BLIND_PATIENCE: Duration = Duration::from_secs(30);
-/// A watch that failed and hasn't failed again for this long is taken to see again.
-const BLIND_DOUBT: Duration = Duration::from_secs(3);
 /// How often a deaf replica asks whether the server is heard again.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// The end of a lease is not committed without a sign of life from the API server within this time.
@@ -138,8 +134,12 @@ pub struct Replica {
     /// How these watches fail, as long as they have shown nothing.
     lessor_failure: Option<Failure>,
     lease_failure: Option<Failure>,
-    lease_sights: BTreeMap<Option<Arc<str>>, Sight>,
-    object_sights: HashMap<(Arc<Kind>, Option<Arc<str>>), Sight>,
+    /// Whether all leases have been shown, by scope.
+    leases_seen: BTreeMap<Scope, bool>,
+    sights: Sights,
+    kind_report: KindReport,
+    /// What people were told of as pending.
+    pending_said: HashMap<Place, BTreeSet<ObjectId>>,
     flights: BTreeMap<Ticket, Flight>,
     next_ticket: Ticket,
     timers: Timers<Timer>,
@@ -158,16 +158,11 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// A replica that has seen nothing yet, and will watch these kinds.
-    pub fn new(settings: Settings, kinds: &[Arc<Kind>]) -> Self {
-        let scopes: Vec<Option<Arc<str>>> = match settings.namespaces.as_slice() {
-            [] => vec![None],
-            namespaces => namespaces.iter().map(|namespace| Some(namespace.as_str().into())).collect(),
-        };
-        let object_sights = kinds
-            .iter()
-            .flat_map(|kind| scopes.iter().map(|scope| ((kind.clone(), scope.clone()), Sight::Unsynced)))
-            .collect();
+    /// A replica that has seen nothing yet.
+    pub fn new(settings: Settings) -> Self {
+        let scopes = settings.scopes();
+        let kinds = settings.attachable.iter().map(|kind| kind.to_string().into());
+        let sights = Sights::new(kinds, &scopes);
         let writer = WriterLease::new(writer_lease::Config {
             max_running: settings.concurrency,
             seed: seed(&settings.identity),
@@ -181,8 +176,10 @@ impl Replica {
             lessor_seen: false,
             lessor_failure: None,
             lease_failure: None,
-            lease_sights: scopes.into_iter().map(|scope| (scope, Sight::Unsynced)).collect(),
-            object_sights,
+            leases_seen: scopes.into_iter().map(|scope| (scope, false)).collect(),
+            sights,
+            kind_report: KindReport::default(),
+            pending_said: HashMap::new(),
             flights: BTreeMap::new(),
             next_ticket: 0,
             timers: Timers::default(),
@@ -201,8 +198,8 @@ impl Replica {
     /// Whether enough has been seen to act at all.
     pub fn is_ready(&self) -> bool {
         self.lessor_seen
-            && self.lease_sights.values().all(|sight| *sight == Sight::Synced)
-            && self.object_sights.values().all(|sight| *sight != Sight::Unsynced)
+            && self.leases_seen.values().all(|seen| *seen)
+            && self.sights.unseen().next().is_none()
     }
 
     /// What has to be seen before this replica can act, for people; empty when it is [ready](Self::is_ready).
@@ -211,19 +208,15 @@ impl Replica {
         if !self.lessor_seen {
             missing.push(self.waiting_for("lessors.lessor.dev", &self.lessor_failure));
         }
-        for (scope, sight) in &self.lease_sights {
-            if *sight != Sight::Synced {
+        for (scope, seen) in &self.leases_seen {
+            if !seen {
                 let what = scope
                     .as_ref()
                     .map_or("leases.lessor.dev".to_owned(), |scope| format!("leases.lessor.dev in {scope}"));
                 missing.push(self.waiting_for(&what, &self.lease_failure));
             }
         }
-        for ((kind, _), sight) in &self.object_sights {
-            if *sight == Sight::Unsynced {
-                missing.push(self.waiting_for(&kind.to_string(), &None));
-            }
-        }
+        missing.extend(self.sights.unseen().map(|kind| self.waiting_for(kind, &None)));
         missing
     }
 
@@ -285,6 +278,7 @@ impl Replica {
             self.approach(now);
             self.act(now);
             self.probe(now);
+            self.report_kinds(now);
         }
         std::mem::take(&mut self.out)
     }
@@ -297,7 +291,8 @@ impl Replica {
         let writer = self.writer.wake_at(now.mono).map(|at| at.max(self.patient_until));
         let stop = self.stopping.filter(|_| self.leading.is_some());
         let probe = (now.deaf && self.flights.is_empty()).then_some(self.probe_at);
-        [writer, self.timers.first(), self.next_deadline(now), stop, probe].into_iter().flatten().min()
+        let kinds = self.report_kinds_at(now);
+        [writer, self.timers.first(), self.next_deadline(now), stop, probe, kinds].into_iter().flatten().min()
     }
 
     /// When the next deadline, or its approach, comes on the replica's clock.

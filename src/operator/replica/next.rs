@@ -9,13 +9,17 @@ impl Replica {
             Some((uid, entry)) if !is_released(entry) => {
                 self.timers.clear(&Timer::Pending(place.clone()));
                 self.measure_emptied(uid, place, now);
+                self.pending_said.remove(place);
                 self.touch_lease(uid, now);
             }
             _ if self.objects.of(place).next().is_some() => {
                 self.timers
                     .set_if_absent(Timer::Pending(place.clone()), now.mono + self.settings.pending_warning);
             }
-            _ => self.timers.clear(&Timer::Pending(place.clone())),
+            _ => {
+                self.timers.clear(&Timer::Pending(place.clone()));
+                self.pending_said.remove(place);
+            }
         }
     }
 
@@ -115,7 +119,7 @@ impl Replica {
             written_at: entry.written_at,
             attached,
             hindrance: hindrance.as_deref(),
-            linger_until: entry.linger_until.max(self.blind_until(&place.namespace, now)),
+            linger_until: entry.linger_until.max(self.sights.blind_until(&place.namespace, now.mono)),
             settings: &self.settings,
             now,
         };
@@ -137,22 +141,6 @@ impl Replica {
             });
         }
         None
-    }
-
-    /// Until when something may be attached in this namespace that no watch has shown.
-    pub(super) fn blind_until(&self, namespace: &str, now: &Now) -> Duration {
-        let of_namespace = |scope: &Option<Arc<str>>| scope.as_deref().is_none_or(|scope| scope == namespace);
-        self.object_sights
-            .iter()
-            .filter(|((_, scope), _)| of_namespace(scope))
-            .map(|(_, sight)| match *sight {
-                Sight::Failing { since, last, transient: true } if now.mono < since + BLIND_PATIENCE => {
-                    last + BLIND_DOUBT
-                }
-                _ => Duration::ZERO,
-            })
-            .max()
-            .unwrap_or_default()
     }
 
     /// Why what is attached to an ended lease stays, for people.
@@ -233,26 +221,28 @@ impl Replica {
             return;
         }
         let Some(object) = self.objects.get(id) else { return };
-        for problem in &object.attachments.problems {
+        for problem in &object.problems {
             let about = About::Object(id.clone(), object.uid);
-            self.out.notices.push(Notice::warning(about, "AttachmentInvalid", problem.to_string()));
+            self.out.notices.push(Notice::warning(about, "AttachmentInvalid", problem.as_str()));
         }
     }
 
+    /// Warns of what is attached to a lease that isn't there: of each object once, as long as it stays so.
     pub(super) fn report_pending(&mut self, place: &Place) {
         if self.leading.is_none() {
             return;
         }
+        let said = self.pending_said.entry(place.clone()).or_default();
         for (id, object) in self.objects.of(place) {
+            if !said.insert(id.clone()) {
+                continue;
+            }
             let note = format!(
                 "attached to lease {:?}, which isn't there: nothing happens until it is granted",
                 &*place.name
             );
-            self.out.notices.push(Notice::warning(
-                About::Object(id.clone(), object.uid),
-                "AttachmentPending",
-                note,
-            ));
+            let about = About::Object(id.clone(), object.uid);
+            self.out.notices.push(Notice::warning(about, "AttachmentPending", note));
         }
     }
 

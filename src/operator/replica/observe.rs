@@ -8,6 +8,7 @@ impl Replica {
         match observation {
             Observation::Lessor(seen) => self.observe_lessor(seen, now),
             Observation::Lease(scope, seen) => self.observe_leases(scope, seen, now),
+            Observation::Kind(kind, found) => self.observe_kind(&kind, found, now),
             Observation::Object(kind, scope, seen) => self.observe_objects(&kind, scope, seen, now),
         }
         self.follow_role(now);
@@ -19,7 +20,13 @@ impl Replica {
                 self.lessor_failure = None;
                 self.see_lessor(&lessor, now);
             }
-            Seen::Gone(_) => self.see_no_lessor(now),
+            Seen::Gone(lessor) => {
+                let version = version_of(lessor.metadata.resource_version.as_deref()).unwrap_or(Version::MAX);
+                // It may have come back before the news that it is gone.
+                if self.arbitration.known().is_none_or(|known| known.version <= version) {
+                    self.see_no_lessor(now);
+                }
+            }
             Seen::All(shown) => {
                 self.lessor_seen = true;
                 self.lessor_failure = None;
@@ -27,6 +34,7 @@ impl Replica {
                     self.see_no_lessor(now);
                 }
             }
+            Seen::Resumed => {}
             Seen::Failing(failure) => note_failure("lessors.lessor.dev", failure, &mut self.lessor_failure),
         }
     }
@@ -44,7 +52,18 @@ impl Replica {
 
     pub(super) fn see_no_lessor(&mut self, now: &Now) {
         self.arbitration.see_none();
-        self.writer.observe_claim(Holder::Nobody, 0, now.mono);
+        match self.leading {
+            // Somebody deleted it. Its primary makes it anew, before others find that there is none.
+            Some(term) if self.stopping.is_none() => {
+                if !self.arbitration.is_busy() {
+                    let next = self.arbitration.prove(term, self.leases.len(), now.wall);
+                    self.arbitrate(next, now);
+                }
+            }
+            _ => {
+                self.writer.observe_claim(Holder::Nobody, 0, now.mono);
+            }
+        }
     }
 
     pub(super) fn observe_leases(&mut self, scope: Option<Arc<str>>, seen: Seen<Lease>, now: &Now) {
@@ -67,9 +86,10 @@ impl Replica {
                 for uid in self.leases.missing(scope.as_deref(), &shown) {
                     self.lose_lease(uid, Version::MAX, now);
                 }
-                self.lease_sights.insert(scope, Sight::Synced);
+                self.leases_seen.insert(scope, true);
                 self.lease_failure = None;
             }
+            Seen::Resumed => {}
             Seen::Failing(failure) => note_failure("leases.lessor.dev", failure, &mut self.lease_failure),
         }
     }
@@ -144,32 +164,35 @@ impl Replica {
                 for place in self.objects.retain(kind, scope.as_deref(), &shown) {
                     self.touch_place(&place, now);
                 }
-                self.object_sights.insert((kind.clone(), scope), Sight::Synced);
+                self.sights.synced(&kind.name(), &scope, now.mono);
+                self.see_clearly(now);
+            }
+            Seen::Resumed => {
+                if self.sights.resumed(&kind.name(), &scope, now.mono) {
+                    self.see_clearly(now);
+                }
             }
             Seen::Failing(failure) => {
-                tracing::warn!(kind = %kind, %failure, "watch fails, trying again");
-                let transient = matches!(failure, Failure::Other(_));
-                let sight = self.object_sights.entry((kind.clone(), scope)).or_insert(Sight::Unsynced);
-                let since = match *sight {
-                    Sight::Failing { since, last, .. } if now.mono < last + BLIND_PATIENCE => since,
-                    _ => now.mono,
-                };
-                *sight = Sight::Failing { since, last: now.mono, transient };
+                if self.sights.failing(&kind.name(), &scope, failure.clone(), now.mono) {
+                    tracing::warn!(%kind, %failure, "watch fails, trying again");
+                }
             }
         }
     }
 
     pub(super) fn see_object(&mut self, id: &ObjectId, meta: &ObjectMeta, now: &Now) {
-        let changed = match self.objects.apply(id, meta) {
-            Ok(changed) => changed,
+        let applied = match self.objects.apply(id, meta) {
+            Ok(applied) => applied,
             Err(error) => {
                 tracing::warn!(object = %id, %error, "unreadable object");
                 return;
             }
         };
-        self.report_problems(id);
+        if applied.new_problems {
+            self.report_problems(id);
+        }
         self.touch_object(id, now);
-        for place in changed {
+        for place in applied.leases {
             self.touch_place(&place, now);
         }
     }

@@ -121,7 +121,7 @@ impl Replica {
         let flights = std::mem::take(&mut self.flights);
         for (ticket, flight) in flights {
             let work = match &flight.cause {
-                Cause::Arbitration | Cause::Check(_) | Cause::Probe => {
+                Cause::Arbitration | Cause::Check(_) | Cause::Probe | Cause::Kinds => {
                     self.flights.insert(ticket, flight);
                     continue;
                 }
@@ -133,7 +133,7 @@ impl Replica {
                     }
                     Work::Lease(*uid)
                 }
-                Cause::Object(id, _) => {
+                Cause::Object(id, ..) => {
                     if let Some(object) = self.objects.get_mut(id) {
                         object.stale = true;
                     }

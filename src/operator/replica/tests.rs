@@ -25,16 +25,17 @@ impl Play {
     fn new() -> Self {
         let settings =
             Settings { identity: ME.to_owned(), min_ttl: Duration::from_secs(1), ..Settings::default() };
-        let kinds = [Arc::new(Kind::config_map())];
+        let kind = Arc::new(Kind::config_map());
         let mut play = Self {
-            replica: Replica::new(settings, &kinds),
+            replica: Replica::new(settings),
             mono: Duration::ZERO,
             heard: Duration::ZERO,
             version: 10,
             asked: Vec::new(),
             notices: Vec::new(),
         };
-        play.observe(Observation::Object(kinds[0].clone(), None, Seen::All(Default::default())));
+        play.observe(Observation::Kind(kind.to_string().into(), Ok(kind.clone())));
+        play.observe(Observation::Object(kind, None, Seen::All(Default::default())));
         play.observe(Observation::Lease(None, Seen::All(Default::default())));
         play
     }
@@ -320,6 +321,67 @@ fn a_follower_acts_only_after_a_fresh_look_at_what_is_overdue() {
     let (_, request) = &play.asked[0];
     let Request::WriteLessor { status, .. } = request else { panic!("{request:?}") };
     assert_eq!((&status["primary"], &status["term"]), (&json!(ME), &json!(2)));
+}
+
+#[test]
+fn a_lease_is_held_as_it_was_granted_whatever_this_replica_would_grant() {
+    let mut play = Play::follower();
+    play.see_lease(|_| {});
+    // By this replica's settings it would be 10 s.
+    let as_granted = |lease: &mut Value| {
+        granted(lease);
+        lease["status"]["grantedTTLSeconds"] = json!(20);
+        lease["status"]["expiryTime"] = json!("2027-01-15T08:00:20.100000Z");
+    };
+    play.see_lease(as_granted);
+    play.pass(10_000);
+    play.see_lease(|lease| {
+        as_granted(lease);
+        lease["spec"]["renewTime"] = json!("2027-01-15T08:00:10Z");
+    });
+    play.pass(20_000);
+    assert_eq!(play.asked, [], "it is not due, so there is no reason to take over");
+    play.pass(3_000);
+    play.ask(|request| matches!(request, Request::ReadLessor));
+}
+
+#[test]
+fn a_changed_ttl_is_granted_anew_and_published() {
+    let mut play = Play::primary();
+    grant(&mut play);
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["spec"]["ttlSeconds"] = json!(30);
+    });
+    // A renewal before that is published changes nothing about it.
+    let ticket = play.ask(|request| matches!(request, Request::WriteStatus { .. }));
+    play.answer(ticket, Answer::Refused(Refusal::Conflict));
+    let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
+    let lease = play.lease(|lease| {
+        granted(lease);
+        lease["spec"] = json!({"ttlSeconds": 30, "renewTime": "2027-01-15T08:00:01Z"});
+    });
+    play.answer(ticket, Answer::Lease(lease));
+    assert_eq!(play.status_written().expect("a correction").1["grantedTTLSeconds"], 30);
+}
+
+#[test]
+fn a_lessor_that_was_deleted_is_made_anew_by_its_primary() {
+    let mut play = Play::primary();
+    let gone = play.lessor(json!({"primary": ME, "term": 1}));
+    play.observe(Observation::Lessor(Seen::Gone(Box::new(gone.clone()))));
+    let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
+    play.answer(ticket, Answer::Gone);
+    let ticket = play.ask(|request| matches!(request, Request::CreateLessor));
+    let lessor = play.lessor(json!({}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    let ticket =
+        play.ask(|request| matches!(request, Request::WriteLessor { status, .. } if status["term"] == 1));
+    let lessor = play.lessor(json!({"primary": ME, "term": 1}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    // News of the deletion that comes late changes nothing.
+    play.observe(Observation::Lessor(Seen::Gone(Box::new(gone))));
+    assert_eq!((play.replica.leads(), &*play.asked), (Some(1), &[][..]));
 }
 
 #[test]

@@ -31,10 +31,8 @@ impl<'a> Version<'a> {
         self.at("/metadata/deletionTimestamp").is_some()
     }
 
-    /// Whether storing it removed the object: its deletion was wanted, and the last finalizer is gone.
-    fn is_last(&self) -> bool {
-        let finalizers = self.at("/metadata/finalizers").and_then(Value::as_array);
-        self.is_deleting() && finalizers.is_none_or(Vec::is_empty)
+    fn has_no_finalizer(&self) -> bool {
+        self.at("/metadata/finalizers").and_then(Value::as_array).is_none_or(Vec::is_empty)
     }
 }
 
@@ -45,7 +43,7 @@ pub(crate) struct Object<'a> {
     pub(crate) resource: &'a str,
     pub(crate) namespace: &'a str,
     pub(crate) name: &'a str,
-    /// In order; never empty.
+    /// In order.
     pub(crate) versions: Vec<Version<'a>>,
     /// What removed it in the end.
     pub(crate) gone_by: Option<&'a Request>,
@@ -106,15 +104,11 @@ impl<'a> History<'a> {
             // Of writes that stored nothing new, and answer with what was there, the one that came first had stored it.
             object.versions.sort_by_key(|version| (version.number, version.made_by.received));
             object.versions.dedup_by_key(|version| version.number);
-            object.gone_by =
-                object.versions.last().filter(|version| version.is_last()).map(|version| version.made_by);
         }
         for (uid, request) in deletions {
             // One with finalizers lives on; whatever removes the last of them is its end.
             if let Some(object) = history.objects.get_mut(uid)
-                && object.versions.last().is_some_and(|version| {
-                    version.at("/metadata/finalizers").and_then(Value::as_array).is_none_or(Vec::is_empty)
-                })
+                && object.versions.last().is_some_and(Version::has_no_finalizer)
             {
                 object.gone_by.get_or_insert(request);
             }
@@ -139,6 +133,12 @@ impl<'a> History<'a> {
             versions: Vec::new(),
             gone_by: None,
         });
-        object.versions.push(Version { number, object: answer, made_by: request });
+        let version = Version { number, object: answer, made_by: request };
+        if version.is_deleting() && version.has_no_finalizer() {
+            // Nothing is stored any more: the answer repeats the number of the last version.
+            object.gone_by = Some(request);
+        } else {
+            object.versions.push(version);
+        }
     }
 }

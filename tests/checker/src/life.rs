@@ -35,8 +35,31 @@ pub(crate) struct Life<'a> {
     /// Versions in which the lease had been renewed.
     pub(crate) renewals: Vec<Version<'a>>,
     pub(crate) end: Option<End<'a>>,
-    /// The first version after the end without the operator's finalizer.
-    pub(crate) release: Option<Version<'a>>,
+    pub(crate) release: Option<Release<'a>>,
+}
+
+/// When the operator's finalizer went after the end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Release<'a> {
+    /// The version without it; `None` if it went together with the lease.
+    number: Option<u64>,
+    pub(crate) request: &'a Request,
+}
+
+impl Release<'_> {
+    /// Whether `version` was stored before.
+    pub(crate) fn is_after(&self, version: &Version<'_>) -> bool {
+        match self.number {
+            Some(number) => version.number <= number,
+            None => version.made_by.received <= self.request.received,
+        }
+    }
+
+    /// Whether `request`, which stored the version `wrote` if it did, must have been received after it.
+    pub(crate) fn is_before(&self, request: &Request, wrote: Option<u64>) -> bool {
+        self.request.answered < request.received
+            || self.number.zip(wrote).is_some_and(|(number, wrote)| wrote > number)
+    }
 }
 
 impl<'a> Life<'a> {
@@ -58,8 +81,12 @@ impl<'a> Life<'a> {
             before = Some(version);
         }
         if let Some(end) = &life.end {
-            let after = object.versions.iter().filter(|version| version.number >= end.version.number);
-            life.release = after.into_iter().find(|version| !version.has_finalizer(FINALIZER)).copied();
+            let mut after = object.versions.iter().filter(|version| version.number >= end.version.number);
+            let without = after.find(|version| !version.has_finalizer(FINALIZER));
+            let release =
+                without.map(|version| Release { number: Some(version.number), request: version.made_by });
+            let last = object.gone_by.filter(|request| request.verb != "delete");
+            life.release = release.or_else(|| last.map(|request| Release { number: None, request }));
         }
         life
     }

@@ -12,7 +12,7 @@ use crate::{
     Checker, Figures, Promise, Report, Request, Violation,
     annotations::Attached,
     history::{History, Object, Version},
-    life::{End, FINALIZER, GROUP, Life, seconds},
+    life::{End, FINALIZER, GROUP, Life, Release, seconds},
 };
 
 /// Two readings of one clock that is being adjusted may differ by so much more than the time between them.
@@ -196,9 +196,7 @@ impl Check<'_> {
                 continue;
             };
             let before_end = request.received < end.since || wrote.is_some_and(|n| n <= end.version.number);
-            let after_release = life.release.is_some_and(|release| {
-                release.made_by.answered < request.received || wrote.is_some_and(|n| n > release.number)
-            });
+            let after_release = life.release.is_some_and(|release| release.is_before(request, wrote));
             match (before_end, after_release) {
                 (false, false) => return Ok(()),
                 (true, _) => why.insert("had not ended yet"),
@@ -241,7 +239,7 @@ impl Check<'_> {
                 let what = format!("{left} of {} was left when it was released", object.label());
                 let last = object.versions.last().map(|version| version.made_by);
                 let requests =
-                    [end.version.made_by, release.made_by].into_iter().chain(last).chain(object.gone_by);
+                    [end.version.made_by, release.request].into_iter().chain(last).chain(object.gone_by);
                 self.violation(Promise::Complete, label.clone(), what, requests);
             }
         }
@@ -351,15 +349,14 @@ fn left_behind(
     object: &Object<'_>,
     life: &Life<'_>,
     end: &End<'_>,
-    release: &Version<'_>,
+    release: &Release<'_>,
     history: &History<'_>,
 ) -> Option<String> {
     let lease = life.object.name;
     let at_end = Attached::of(object.as_of(end.version.number)?.object);
     let mut left = at_end.to(lease);
     // Whatever was detached in between, and attached anew perhaps, wasn't seen to be attached before the end.
-    let between =
-        |version: &&Version<'_>| version.number > end.version.number && version.number <= release.number;
+    let between = |version: &&Version<'_>| version.number > end.version.number && release.is_after(version);
     for version in object.versions.iter().filter(between) {
         let attached = Attached::of(version.object);
         let still = attached.to(lease);
@@ -370,9 +367,9 @@ fn left_behind(
         request.is_of(object.group, object.resource)
             && request.namespace == object.namespace
             && request.name == object.name
-            && request.received <= release.made_by.received
+            && request.received <= release.request.received
     };
-    let gone = object.gone_by.is_some_and(|gone| gone.received <= release.made_by.received);
+    let gone = object.gone_by.is_some_and(|gone| gone.received <= release.request.received);
     let perhaps = history.unsure.iter().any(|request| removes(request));
     (!gone && !perhaps).then_some(item)
 }

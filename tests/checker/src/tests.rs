@@ -71,12 +71,18 @@ impl Log {
     }
 
     fn patch(&mut self, user: &str, path: &str, patch: Value) {
-        self.version += 1;
-        let version = self.version.to_string();
+        let next = (self.version + 1).to_string();
         let object = self.object(path);
         merge(object, &patch);
-        object["metadata"]["resourceVersion"] = json!(version);
+        let meta = &object["metadata"];
+        if meta["deletionTimestamp"].is_string() && meta["finalizers"].is_null() {
+            let answer = object.clone();
+            self.objects.retain(|other| *other != answer);
+            return self.log(user, "patch", path, patch, 200, answer);
+        }
+        object["metadata"]["resourceVersion"] = json!(next);
         let answer = object.clone();
+        self.version += 1;
         self.log(user, "patch", path, patch, 200, answer);
     }
 
@@ -348,9 +354,11 @@ fn the_time_of_an_outage_does_not_count() {
 #[test]
 fn a_revoke_may_come_at_any_time() {
     let mut log = Log::default();
+    log.attached("keys", json!({"key.lessor.dev/a": "a"}));
     log.grant("a", json!({"ttlSeconds": 5}));
     log.delete("holder", "leases/a", json!({}));
     log.end("a");
+    log.remove_key("configmaps/keys", "a");
     log.release("a");
     let report = log.assert_kept();
     assert_eq!((report.figures.revoked, report.figures.released), (1, 1));
@@ -551,6 +559,20 @@ fn a_lease_is_not_released_before_its_objects_are_gone() {
     log.end("a");
     log.release("a");
     log.assert_broken(Promise::Complete, "the whole of configmaps shop/whole was left");
+}
+
+#[test]
+fn a_revoked_lease_is_not_released_before_its_keys_are_gone() {
+    let mut log = Log::default();
+    log.attached("keys", json!({"key.lessor.dev/a": "a"}));
+    log.grant("a", json!({"ttlSeconds": 5}));
+    log.delete("holder", "leases/a", json!({}));
+    log.end("a");
+    log.release("a");
+    log.assert_broken(Promise::Complete, "key \"a\" of configmaps shop/keys was left");
+    log.sleep(1.0);
+    log.remove_key("configmaps/keys", "a");
+    assert_eq!(log.report().violations.len(), 2, "{}", log.report());
 }
 
 #[test]
