@@ -308,8 +308,16 @@ impl Gauges {
             self.overdue.clone(),
         );
         to.register("attachments", "What is attached to leases: objects and keys", self.attachments.clone());
-        to.register("attachments_pending", "Objects attached to a lease that isn't there", self.pending.clone());
-        to.register("work_queued", "Leases and objects that wait for something to be done", self.queued.clone());
+        to.register(
+            "attachments_pending",
+            "Objects attached to a lease that isn't there",
+            self.pending.clone(),
+        );
+        to.register(
+            "work_queued",
+            "Leases and objects that wait for something to be done",
+            self.queued.clone(),
+        );
         to.register("requests_in_flight", "Requests under way", self.in_flight.clone());
         to.register(
             "observations_queued",
@@ -322,7 +330,11 @@ impl Gauges {
             Unit::Seconds,
             self.silence.clone(),
         );
-        to.register("deaf", "Whether the API server isn't heard, so that lease time stands still", self.deaf.clone());
+        to.register(
+            "deaf",
+            "Whether the API server isn't heard, so that lease time stands still",
+            self.deaf.clone(),
+        );
         to.register("watches", "Watches by kind and by how they do", self.watches.clone());
     }
 

@@ -48,7 +48,11 @@ struct Waiting {
 
 impl Recorder {
     /// A recorder, and the task that writes its Events at `settings.event_rate`, which never ends.
-    pub fn new(client: Client, settings: &Settings, counts: EventCounts) -> (Self, impl Future<Output = ()> + use<>) {
+    pub fn new(
+        client: Client,
+        settings: &Settings,
+        counts: EventCounts,
+    ) -> (Self, impl Future<Output = ()> + use<>) {
         let queue = Arc::new(Queue::default());
         let reporter = Reporter {
             controller: "lessor.dev/lessor".to_owned(),

@@ -92,7 +92,8 @@ fn the_table_in_the_readme_lists_all_values() {
 fn each_value_has_a_line_that_explains_it() {
     let values = fs::read_to_string(format!("{CHART}/values.yaml")).expect("values");
     let table = table(&values);
-    for path in ["settings.minTtl", "metrics.rules.lateSeconds", "crds.keep", "resources", "watchNamespaces"] {
+    for path in ["settings.minTtl", "metrics.rules.lateSeconds", "crds.keep", "resources", "watchNamespaces"]
+    {
         assert!(table.contains(&format!("| `{path}` |")), "{path} in\n{table}");
     }
 }

@@ -6,10 +6,14 @@ use lessor::api::Lease;
 use lessor_cluster::Cluster;
 use serde_json::json;
 
-use crate::release::{Release, ask, quick, until};
+use crate::{
+    release::{Release, ask, quick, until},
+    world::heavy,
+};
 
 #[tokio::test]
 async fn a_fresh_install_serves_the_whole_cluster_and_its_own_test_passes() {
+    let _alone = heavy().await;
     let cluster = Cluster::start().await.expect("a cluster");
     let values = json!({"settings": quick("default")});
     let release = Release::install(&cluster, "lessor", "shop", values).await;
@@ -49,7 +53,8 @@ async fn a_release_for_two_namespaces_serves_both_and_may_nothing_elsewhere() {
     assert!(denied.is_empty(), "the chart's rights don't suffice: {}", denied[0]);
 
     let account = release.pod().await.service_account_name.expect("an account");
-    let client = release.cluster.service_account_client(&release.namespace, &account).await.expect("a client");
+    let client =
+        release.cluster.service_account_client(&release.namespace, &account).await.expect("a client");
     let elsewhere = Api::<ConfigMap>::namespaced(client.clone(), "kube-system");
     assert!(is_forbidden(elsewhere.list(&ListParams::default()).await));
     let elsewhere = Api::<Lease>::namespaced(client.clone(), "default");

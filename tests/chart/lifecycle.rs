@@ -13,13 +13,17 @@ use lessor::api::{Lease, crd, lease::FINALIZER};
 use lessor_cluster::Cluster;
 use serde_json::{Value, json};
 
-use crate::release::{CHART, Release, copy_of_chart, kubectl, quick, success, until};
+use crate::{
+    release::{CHART, Release, copy_of_chart, kubectl, quick, success, until},
+    world::heavy,
+};
 
 /// A field that an earlier chart's definition lacks.
 const FIELD: &str = "warnBeforeSeconds";
 
 #[tokio::test]
 async fn an_upgrade_brings_new_fields_and_a_rollback_keeps_all_leases() {
+    let _alone = heavy().await;
     let cluster = Cluster::start().await.expect("a cluster");
     let values = json!({"settings": quick("default")});
     // A release of today, and one before it whose definition lacks a field.
@@ -60,6 +64,7 @@ async fn an_upgrade_brings_new_fields_and_a_rollback_keeps_all_leases() {
 
 #[tokio::test]
 async fn leases_survive_an_uninstall_can_be_deleted_then_and_are_served_again_by_the_next_install() {
+    let _alone = heavy().await;
     let cluster = Cluster::start().await.expect("a cluster");
     let values = json!({"settings": quick("default")});
     let release = Release::install(&cluster, "lessor", "shop", values).await;
@@ -94,6 +99,7 @@ async fn leases_survive_an_uninstall_can_be_deleted_then_and_are_served_again_by
 
 #[tokio::test]
 async fn an_uninstall_that_keeps_nothing_leaves_nothing() {
+    let _alone = heavy().await;
     let cluster = Cluster::start().await.expect("a cluster");
     let values = json!({"settings": quick("default"), "crds": {"keep": false}});
     let release = Release::install(&cluster, "lessor", "shop", values).await;
@@ -115,6 +121,20 @@ async fn an_uninstall_that_keeps_nothing_leaves_nothing() {
     assert_eq!(success(kubectl(release.cluster, &args).await), "");
 }
 
+/// Where a release serves single namespaces, its rights are in there too, and go with them, often before the leases.
+#[tokio::test]
+async fn a_namespace_that_was_deleted_with_its_leases_is_freed_by_detaching_their_finalizers() {
+    let release = Release::in_namespaces("deleted").await;
+    release.with_finalizer("left").await;
+    release.leases().delete("left", &DeleteParams::default()).await.expect("a deletion");
+    assert!(release.leases().get("left").await.expect("it stays").metadata.deletion_timestamp.is_some());
+    let mut detach = std::process::Command::new(env!("CARGO_BIN_EXE_lessor"));
+    detach.args(["detach-finalizers", "--namespace", &release.leases_in, "--kubeconfig"]);
+    let detach = detach.arg(release.cluster.kubeconfig_path()).output().expect("a program that starts");
+    assert!(success(detach).contains("off 1 leases"));
+    release.wait_gone("left").await;
+}
+
 async fn names(release: &Release<'_>) -> Vec<String> {
     let leases: Vec<Lease> = release.leases().list(&Default::default()).await.expect("leases").items;
     leases.into_iter().filter_map(|lease| lease.metadata.name).collect()
@@ -131,9 +151,7 @@ async fn uninstall(release: &Release<'_>) {
         let pod = job.spec.expect("a spec").template.spec.expect("a Pod's spec");
         let run = release.start(&pod, "uninstall").await;
         assert!(run.wait().await.expect("an end").success(), "{}", run.log());
-        let condition = |kind: &str| {
-            json!({"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"})
-        };
+        let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let status = json!({"status": {
             "startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:00:01Z", "succeeded": 1,
             "uncountedTerminatedPods": {},

@@ -37,7 +37,9 @@ async fn the_counts_are_those_of_what_was_done() {
 
     // Two leases that expire: one with an object and two keys, one with nothing.
     release.map("whole", json!({"lessor.dev/lease": "full"}), &["a"]).await;
-    release.map("keys", json!({"key.lessor.dev/a": "full", "key.lessor.dev/b": "full"}), &["a", "b", "c"]).await;
+    release
+        .map("keys", json!({"key.lessor.dev/a": "full", "key.lessor.dev/b": "full"}), &["a", "b", "c"])
+        .await;
     release.granted("full", json!({"ttlSeconds": 2})).await;
     release.granted("empty", json!({"ttlSeconds": 2})).await;
     release.renew("empty").await;

@@ -19,7 +19,7 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, Patch, PatchParams, PostParams},
 };
-use lessor::api::{Lease, time};
+use lessor::api::{Lease, lease::FINALIZER, time};
 use lessor_cluster::{Cluster, Process, Tool, audit::Entries};
 use serde_json::{Map, Value, json};
 use tokio::{
@@ -51,7 +51,8 @@ pub(crate) async fn kubectl(cluster: &Cluster, args: &[&str]) -> Output {
 }
 
 async fn run(mut command: Command) -> Output {
-    tokio::task::spawn_blocking(move || command.output()).await.expect("a task").expect("a program that starts")
+    let running = tokio::task::spawn_blocking(move || command.output());
+    running.await.expect("a task").expect("a program that starts")
 }
 
 /// What a program printed, which must have succeeded.
@@ -244,6 +245,12 @@ impl<'a> Release<'a> {
         .await
     }
 
+    /// Makes a lease that has our finalizer though no operator runs.
+    pub(crate) async fn with_finalizer(&self, name: &str) {
+        self.lease(name, json!({"ttlSeconds": 600})).await;
+        self.patch(name, json!({"metadata": {"finalizers": [FINALIZER]}})).await.expect("a finalizer");
+    }
+
     /// Changes a lease by a merge patch.
     pub(crate) async fn patch(&self, name: &str, patch: Value) -> kube::Result<Lease> {
         self.leases().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await
@@ -265,12 +272,14 @@ impl<'a> Release<'a> {
 
     pub(crate) async fn wait_gone(&self, name: &str) {
         let what = format!("lease {name} is gone");
-        until(&what, async || self.leases().get_opt(name).await.expect("an answer").is_none().then_some(())).await;
+        until(&what, async || self.leases().get_opt(name).await.expect("an answer").is_none().then_some(()))
+            .await;
     }
 
     pub(crate) async fn wait_map_gone(&self, name: &str) {
         let what = format!("config map {name} is gone");
-        until(&what, async || self.maps().get_opt(name).await.expect("an answer").is_none().then_some(())).await;
+        until(&what, async || self.maps().get_opt(name).await.expect("an answer").is_none().then_some(()))
+            .await;
     }
 }
 
@@ -339,7 +348,8 @@ pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>
 /// The documents of a YAML stream that aren't empty.
 pub(crate) fn documents(yaml: &str) -> Vec<Value> {
     let documents = yaml.split("\n---").map(|text| {
-        serde_saphyr::from_str::<Value>(text.trim_start_matches("---")).unwrap_or_else(|error| panic!("{error}: {text}"))
+        serde_saphyr::from_str::<Value>(text.trim_start_matches("---"))
+            .unwrap_or_else(|error| panic!("{error}: {text}"))
     });
     documents.filter(|document| !document.is_null()).collect()
 }

@@ -5,7 +5,10 @@ use std::{collections::BTreeSet, fs, process::Command};
 use lessor_cluster::Cluster;
 use serde_json::{Value, json};
 
-use crate::release::{CHART, documents, failure, helm, kubectl, render, success};
+use crate::{
+    release::{CHART, documents, failure, helm, kubectl, render, success},
+    world::heavy,
+};
 
 /// The sets of values that each test goes through, by name: the defaults, and those in the chart's folder `ci`.
 fn sets() -> Vec<(String, Vec<String>)> {
@@ -20,6 +23,7 @@ fn sets() -> Vec<(String, Vec<String>)> {
 
 #[tokio::test]
 async fn each_set_of_values_lints_renders_and_passes_the_servers_strict_dry_run() {
+    let _alone = heavy().await;
     let cluster = Cluster::start().await.expect("a cluster");
     success(kubectl(&cluster, &["create", "namespace", "lessor-system"]).await);
     for namespace in ["one", "two"] {
@@ -30,7 +34,8 @@ async fn each_set_of_values_lints_renders_and_passes_the_servers_strict_dry_run(
         lint.extend(values.clone());
         success(helm(None, &lint).await);
         let policy = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy";
-        let template = ["template", "lessor", CHART, "--namespace", "lessor-system", "--api-versions", policy];
+        let template =
+            ["template", "lessor", CHART, "--namespace", "lessor-system", "--api-versions", policy];
         let mut template: Vec<String> = template.map(str::to_owned).to_vec();
         template.extend(values);
         // The Prometheus operator isn't here to say what it thinks of its kinds.
@@ -78,6 +83,9 @@ async fn a_wrong_value_is_refused_by_its_name() {
     }
 }
 
+/// Inside a cluster there is no kubeconfig, and the value `attachable` is a list already.
+const WITHOUT_VALUE: [&str; 2] = ["--kubeconfig", "--attachable-file"];
+
 /// The flags of `lessor run`, and the environment variable of each, as its help shows them.
 fn flags() -> Vec<(String, Option<String>)> {
     let help = Command::new(env!("CARGO_BIN_EXE_lessor")).args(["run", "--help"]).output().expect("help");
@@ -100,7 +108,11 @@ fn flags() -> Vec<(String, Option<String>)> {
 #[tokio::test]
 async fn each_flag_has_an_environment_variable_and_a_chart_value() {
     let rendered = documents(
-        &render(&["--set", "settings.dryRun=true,settings.identity=me,watchNamespaces={one}"]).await,
+        &render(&[
+            "--set",
+            "settings.dryRun=true,settings.identity=me,watchNamespaces={one},attachable={secrets}",
+        ])
+        .await,
     );
     let deployment = rendered.iter().find(|object| object["kind"] == "Deployment").expect("a deployment");
     let args = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
@@ -113,8 +125,10 @@ async fn each_flag_has_an_environment_variable_and_a_chart_value() {
     let flags = flags();
     for (flag, variable) in &flags {
         assert!(variable.as_ref().is_some_and(|name| name.starts_with("LESSOR_")), "{flag}: {variable:?}");
-        // Inside a cluster there is no kubeconfig.
-        assert!(given.contains(flag.as_str()) || flag == "--kubeconfig", "{flag} has no chart value");
+        assert!(
+            given.contains(flag.as_str()) || WITHOUT_VALUE.contains(&flag.as_str()),
+            "{flag} has no chart value"
+        );
     }
     for flag in given {
         assert!(flags.iter().any(|(known, _)| known == flag), "{flag} is no flag");
@@ -126,7 +140,8 @@ async fn the_defaults_of_the_chart_are_those_of_the_operator() {
     let help = Command::new(env!("CARGO_BIN_EXE_lessor")).args(["run", "--help"]).output().expect("help");
     let help = String::from_utf8(help.stdout).expect("text");
     let values: Value =
-        serde_saphyr::from_str(&fs::read_to_string(format!("{CHART}/values.yaml")).expect("values")).expect("yaml");
+        serde_saphyr::from_str(&fs::read_to_string(format!("{CHART}/values.yaml")).expect("values"))
+            .expect("yaml");
     for (name, value) in values["settings"].as_object().expect("settings") {
         let value = match value {
             // Lines for machines: the one default that differs, as Pods' logs are collected.
@@ -142,7 +157,8 @@ async fn the_defaults_of_the_chart_are_those_of_the_operator() {
             flag.push(c.to_ascii_lowercase());
             flag
         });
-        let entry = help.split("\n      --").find(|entry| format!("--{entry}").starts_with(&format!("{flag} ")));
+        let entry =
+            help.split("\n      --").find(|entry| format!("--{entry}").starts_with(&format!("{flag} ")));
         let entry = entry.unwrap_or_else(|| panic!("{flag} isn't in\n{help}"));
         assert!(entry.contains(&format!("[default: {value}]")), "{flag}: {value}, but: {entry}");
     }
@@ -160,11 +176,9 @@ async fn the_dashboard_and_the_alerts_ask_only_for_metrics_that_there_are() {
     let shown = Metrics::new();
     shown.count(Deed::Hindered("Immutable"));
     shown.request("write-status", &Answer::Deleted, std::time::Duration::ZERO);
-    let shown = shown.text(&Figures::default(), 0).expect("text");
-    let families: BTreeSet<&str> = shown
-        .lines()
-        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
-        .collect();
+    let shown = shown.text(&Figures::default()).expect("text");
+    let families: BTreeSet<&str> =
+        shown.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let dashboard = fs::read_to_string(format!("{CHART}/files/dashboard.json")).expect("a dashboard");
     let rules = render(&["--set", "metrics.rules.enabled=true", "--show-only", "templates/rules.yaml"]).await;
     for text in [&dashboard, &rules] {
@@ -172,7 +186,9 @@ async fn the_dashboard_and_the_alerts_ask_only_for_metrics_that_there_are() {
         for name in metrics_in(text) {
             let suffixes = ["_total", "_bucket", "_count", "_sum", "_info"];
             let known = families.contains(name)
-                || suffixes.iter().any(|end| name.strip_suffix(end).is_some_and(|name| families.contains(name)));
+                || suffixes
+                    .iter()
+                    .any(|end| name.strip_suffix(end).is_some_and(|name| families.contains(name)));
             assert!(known, "there is no metric {name}");
         }
     }

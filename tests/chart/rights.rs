@@ -9,7 +9,10 @@ use kube::{
 use lessor_cluster::Cluster;
 use serde_json::{Value, json};
 
-use crate::release::{PATIENCE, Release, documents, quick, render, success};
+use crate::{
+    release::{PATIENCE, Release, documents, quick, render, success},
+    world::heavy,
+};
 
 /// A verb on a resource of a group.
 type Right = (String, String, String);
@@ -40,9 +43,15 @@ fn rights(objects: &[Value]) -> BTreeSet<Right> {
 /// Lives through everything that takes a right: what the audit log then shows is what the operator needs.
 #[tokio::test]
 async fn no_right_is_missing_and_none_is_too_many() {
+    let _alone = heavy().await;
     let cluster = Cluster::start().await.expect("a cluster");
-    let release =
-        Release::install(&cluster, "lessor", "shop", json!({"settings": quick("default"), "admission": {"finalizer": "operator"}})).await;
+    let release = Release::install(
+        &cluster,
+        "lessor",
+        "shop",
+        json!({"settings": quick("default"), "admission": {"finalizer": "operator"}}),
+    )
+    .await;
     let operator = release.primary().await;
     let given = rights(&documents(&success(release.helm("template", &[crate::release::CHART]).await)));
 
@@ -100,6 +109,30 @@ where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
     api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.is_ok()
+}
+
+/// What `lessor rbac` says for the same settings.
+fn told(args: &[&str]) -> BTreeSet<Right> {
+    let told = std::process::Command::new(env!("CARGO_BIN_EXE_lessor"))
+        .arg("rbac")
+        .args(args)
+        .output()
+        .expect("roles");
+    assert!(told.status.success());
+    rights(&documents(&String::from_utf8(told.stdout).expect("text")))
+}
+
+#[tokio::test]
+async fn the_charts_rights_are_those_that_the_operator_itself_says_it_needs() {
+    let kinds = "secrets,pods,deployments.apps:pointers,things.example.com/v1";
+    let attachable = format!("attachable={{{kinds}}}");
+    for (values, args) in [
+        (vec![], vec![]),
+        (vec!["--set", "watchNamespaces={one,two}"], vec!["--namespace", "one,two"]),
+        (vec!["--set", &attachable], vec!["--attachable", kinds]),
+    ] {
+        assert_eq!(rights(&documents(&render(&values).await)), told(&args), "{values:?}");
+    }
 }
 
 #[tokio::test]

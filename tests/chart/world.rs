@@ -38,6 +38,8 @@ impl World {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let kit = kit::World::new(name).await;
         let serves = match COUNT.fetch_add(1, Ordering::Relaxed) % 2 {
+            // With the namespace its roles would go, and nobody could release the leases (see `lifecycle`).
+            _ if name == "namespace" => json!([]),
             0 => json!([]),
             _ => json!([kit.namespace, "kube-public"]),
         };

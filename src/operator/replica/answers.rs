@@ -133,9 +133,7 @@ impl Replica {
                     }
                 }
             }
-            Doing::Release => {
-                (Some(Deed::Released), "Released", "all that was attached is gone".to_owned())
-            }
+            Doing::Release => (Some(Deed::Released), "Released", "all that was attached is gone".to_owned()),
             Doing::Read | Doing::Prepare | Doing::Publish | Doing::Delete => {
                 tracing::debug!(lease = %place, ?doing, "done");
                 return;

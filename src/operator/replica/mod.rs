@@ -25,7 +25,7 @@ pub use self::report::{AttachmentReport, Hindered, Invalid, KindState, Pending};
 
 use super::{
     arbitration::{Arbitration, Move, Verdict},
-    attached::{AttachedObjects, Object, Hindrance, Kind, ObjectId, Removal},
+    attached::{AttachedObjects, Hindrance, Kind, Object, ObjectId, Removal},
     budget::Budget,
     deed::Deed,
     hearing::Now,
@@ -263,9 +263,11 @@ impl Replica {
     /// Every attached object, and whether a lease that it is attached to isn't there.
     pub fn attached(&self) -> impl Iterator<Item = (&super::attached::Object, bool)> {
         self.objects.iter().map(|(id, object)| {
-            let pending = self.objects.leases_of(id).iter().any(|place| {
-                self.leases.at(place).is_none_or(|(_, entry)| is_released(entry))
-            });
+            let pending = self
+                .objects
+                .leases_of(id)
+                .iter()
+                .any(|place| self.leases.at(place).is_none_or(|(_, entry)| is_released(entry)));
             (object, pending)
         })
     }
