@@ -1,6 +1,7 @@
 //! What the `lessor` command can be told to do.
 
 mod access;
+mod admission;
 mod attachable;
 mod check;
 mod crd;
@@ -20,6 +21,8 @@ pub(crate) struct Lessor {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    /// Print the admission policy that keeps attachments from being a way around RBAC, as YAML.
+    Admission(admission::Args),
     /// See that an operator works: let it grant a lease, end it, and remove what is attached.
     Check(check::Args),
     /// Print the custom resource definitions as YAML, to be applied or compared.
@@ -38,6 +41,7 @@ impl Lessor {
     /// Does what the arguments say.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
+            Command::Admission(args) => admission::run(args, std::io::stdout().lock()),
             Command::Check(args) => check::run(&args, std::io::stdout().lock()),
             Command::Crd(args) => crd::run(&args, std::io::stdout().lock()),
             Command::DetachFinalizers(args) => detach::run(&args, std::io::stdout().lock()),

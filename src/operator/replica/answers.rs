@@ -163,14 +163,13 @@ impl Replica {
         self.writer.done(&work, result, retry, flight.sent_at, now.mono);
         match answer {
             Answer::Object(meta) => {
-                if !reading {
-                    self.tell_removed(id, leases, &flight.request, Some(&meta));
+                if self.tell_removed(id, leases, flight, Some(&meta)) {
                     self.removal_allowed(&id.kind, now);
                 }
                 self.see_object(id, &meta, now);
             }
             Answer::Deleted => {
-                self.tell_removed(id, leases, &flight.request, None);
+                self.tell_removed(id, leases, flight, None);
                 self.removal_allowed(&id.kind, now);
                 self.lose_object(id, Some(version), now);
             }
@@ -198,6 +197,35 @@ impl Replica {
             self.out.deeds.push(Deed::RemovedObject);
             self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), "Removed", note));
         }
+    }
+
+    /// Tells and counts what a request removed, if it did; `left` is the object, if it is still there. A watch may have shown
+    /// it before the answer came, so the request says what it was.
+    fn tell_removed(
+        &mut self,
+        id: &ObjectId,
+        leases: &str,
+        flight: &Flight,
+        left: Option<&ObjectMeta>,
+    ) -> bool {
+        let Request::Remove { removal, .. } = &flight.request else { return false };
+        let (uid, deed, reason, note) = match removal {
+            // Asked for, and not done before its finalizers are gone.
+            Removal::Delete { uid, .. } if left.is_some() => {
+                (*uid, None, "Removing", format!("goes with {leases}, and waits for its finalizers"))
+            }
+            Removal::Delete { uid, .. } => {
+                (*uid, Some(Deed::RemovedObject), "Removed", format!("removed with {leases}"))
+            }
+            Removal::Keys { uid, keys, .. } | Removal::Members { uid, keys, .. } => {
+                let names: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
+                let note = format!("removed {} with {leases}", names.join(", "));
+                (*uid, Some(Deed::RemovedKeys(keys.len())), "Removed", note)
+            }
+        };
+        self.out.deeds.extend(deed);
+        self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), reason, note));
+        true
     }
 
     pub(super) fn object_refused(&mut self, id: &ObjectId, version: Version, refusal: &Refusal, now: &Now) {
@@ -272,28 +300,6 @@ impl Replica {
         for place in leases {
             self.touch_place(&place, now);
         }
-    }
-
-    /// Tells what came of a removal; `left` is the object, if it is still there. A watch may have shown it before the answer
-    /// came, so the request says what it was.
-    fn tell_removed(&mut self, id: &ObjectId, leases: &str, request: &Request, left: Option<&ObjectMeta>) {
-        let Request::Remove { removal, .. } = request else { return };
-        let (uid, reason, note) = match removal {
-            Removal::Keys { uid, keys, .. } | Removal::Members { uid, keys, .. } => {
-                let keys: Vec<&str> = keys.iter().map(Key::as_str).collect();
-                self.out.deeds.push(Deed::RemovedKeys(keys.len()));
-                (*uid, "Removed", format!("removed {} with {leases}", keys.join(", ")))
-            }
-            // Asked for, and not done before its finalizers are gone.
-            Removal::Delete { uid, .. } if left.is_some() => {
-                (*uid, "Removing", format!("goes with {leases}, and waits for its finalizers"))
-            }
-            Removal::Delete { uid, .. } => {
-                self.out.deeds.push(Deed::RemovedObject);
-                (*uid, "Removed", format!("removed with {leases}"))
-            }
-        };
-        self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), reason, note));
     }
 }
 
