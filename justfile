@@ -46,6 +46,10 @@ crds:
     cargo run --quiet -- crd leases > crds/leases.lessor.dev.yaml
     cargo run --quiet -- crd lessors > crds/lessors.lessor.dev.yaml
 
+# Write the files that follow from others: the chart's definitions and table of values, the plain YAML
+generate: crds
+    LESSOR_GENERATE=1 cargo test --test chart generated
+
 # Measure the lessor beside etcd's
 bench-lessor:
     bash benches/lessor.sh

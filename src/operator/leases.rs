@@ -46,6 +46,8 @@ pub struct Entry {
     /// Whether the request that releases it was sent, bound to the version that is known. It may have been done, or be done
     /// late, whatever its answer was: what is attached from then on may be meant for the next lease of this name.
     pub releasing: bool,
+    /// The deadline at which this replica ended it, while something attached to it is still there.
+    pub overran: Option<LeaseTime>,
     /// What was last said of it, so that it isn't said again.
     pub said: Option<&'static str>,
 }
@@ -188,6 +190,7 @@ impl Leases {
             in_flight: false,
             handed_out: false,
             releasing: false,
+            overran: None,
             said: None,
         };
         self.entries.insert(uid, entry);

@@ -85,9 +85,10 @@ impl Replica {
                 let object = id.clone();
                 let stale = self.objects.get(id).is_some_and(|object| object.stale);
                 let version = self.objects.get(id).map(|object| object.version).unwrap_or_default();
+                let leases = self.objects.get(id).map(|object| answers::leases_of(object, Some(&removal)));
                 let request =
                     if stale { Request::ReadObject { object } } else { Request::Remove { object, removal } };
-                (Cause::Object(id.clone(), version), request)
+                (Cause::Object(id.clone(), version, leases.unwrap_or_default()), request)
             }),
         };
         match next {

@@ -52,7 +52,7 @@ impl Replica {
     pub(super) fn arbitration_answered(&mut self, flight: &Flight, answer: &Answer, now: &Now) {
         match answer {
             Answer::Lessor(lessor) => self.see_lessor(lessor, now),
-            Answer::Gone => self.arbitration.see_none(),
+            Answer::Gone | Answer::Deleted => self.arbitration.see_none(),
             _ => {}
         }
         let next = self.arbitration.answered(answer, &flight.request, self.leases.len(), now.wall);
@@ -94,6 +94,7 @@ impl Replica {
             self.cancel_flights(now);
             self.writer.remove(&Work::Approach);
             self.leases.demote();
+            self.out.deeds.push(Deed::Demoted);
         }
         match leads {
             Some(term) => {
@@ -102,6 +103,7 @@ impl Replica {
                 self.out.notices.push(Notice::normal(About::Lessor, "Promoted", note));
                 let mut objects: Vec<ObjectId> = self.objects.iter().map(|(id, _)| id.clone()).collect();
                 objects.sort_unstable();
+                self.out.deeds.push(Deed::Promoted);
                 for id in &objects {
                     self.report_problems(id);
                     self.touch_object(id, now);
@@ -133,7 +135,7 @@ impl Replica {
                     }
                     Work::Lease(*uid)
                 }
-                Cause::Object(id, _) => {
+                Cause::Object(id, ..) => {
                     if let Some(object) = self.objects.get_mut(id) {
                         object.stale = true;
                     }
