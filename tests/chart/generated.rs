@@ -25,6 +25,14 @@ fn the_definitions_in_the_chart_are_those_of_the_code() {
     }
 }
 
+#[test]
+fn what_the_chart_takes_from_deploy_is_the_same_there() {
+    for name in ["admission.yaml", "roles.yaml"] {
+        let plain = fs::read_to_string(format!("{ROOT}/deploy/{name}")).expect("a file");
+        check(&format!("charts/lessor/files/{name}"), &plain);
+    }
+}
+
 #[tokio::test]
 async fn the_plain_yaml_is_the_rendered_chart() {
     // Without helm there is nobody to run hooks, nor anything that a label of helm's would help.

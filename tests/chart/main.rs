@@ -20,24 +20,31 @@ mod render;
 mod rights;
 
 // The end-to-end tests, with the chart's rights.
+#[allow(dead_code, reason = "`served` names those that depend on rights")]
 #[path = "../e2e/attachment.rs"]
 mod attachment;
+#[allow(dead_code, reason = "`served` names those that depend on rights")]
 #[path = "../e2e/bad_input.rs"]
 mod bad_input;
-#[path = "../e2e/crash.rs"]
-mod crash;
+#[allow(dead_code, reason = "`served` names those that depend on rights")]
 #[path = "../e2e/expiry.rs"]
 mod expiry;
 #[path = "../e2e/history.rs"]
 mod history;
+#[allow(dead_code, reason = "`served` names those that depend on rights")]
 #[path = "../e2e/lifetime.rs"]
 mod lifetime;
+#[allow(dead_code, reason = "`served` names those that depend on rights")]
 #[path = "../e2e/removal.rs"]
 mod removal;
+#[allow(dead_code, reason = "`served` names those that depend on rights")]
 #[path = "../e2e/renewal.rs"]
 mod renewal;
+#[allow(dead_code, reason = "the modules above use what they need")]
 #[path = "../e2e/requests.rs"]
 mod requests;
+#[allow(dead_code, reason = "`served` names those that depend on rights")]
 #[path = "../e2e/revoke.rs"]
 mod revoke;
+mod served;
 mod world;

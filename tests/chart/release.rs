@@ -110,6 +110,8 @@ impl<'a> Release<'a> {
         }
         let values = json!({
             "watchNamespaces": [first, second], "settings": quick(&first), "crds": {"enabled": false},
+            // Tests attach what makes no sense, to see what the operator says of it.
+            "admission": {"attachments": false},
         });
         Release::install(cluster, &unique("release"), &first, values).await
     }

@@ -46,7 +46,7 @@ impl World {
         let values = json!({
             "watchNamespaces": serves, "settings": quick(&kit.lessor), "crds": {"enabled": false},
             // The tests count the operator's requests, and play its enemies.
-            "admission": {"finalizer": "operator", "protectStatus": false},
+            "admission": {"finalizer": "operator", "protectStatus": false, "attachments": false},
         });
         let release = Release::install(kit.cluster, &kit.namespace, &kit.namespace, values).await;
         let account = release.pod().await.service_account_name.expect("an account");
