@@ -1,5 +1,6 @@
 //! What the `lessor` command can be told to do.
 
+mod admission;
 mod attachable;
 mod crd;
 mod rbac;
@@ -17,6 +18,8 @@ pub(crate) struct Lessor {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    /// Print the admission policy that keeps attachments from being a way around RBAC, as YAML.
+    Admission(admission::Args),
     /// Print the custom resource definitions as YAML, to be applied or compared.
     Crd(crd::Args),
     /// Print the roles that the operator needs, as YAML, for the same settings as those of run.
@@ -31,6 +34,7 @@ impl Lessor {
     /// Does what the arguments say.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
+            Command::Admission(args) => admission::run(args, std::io::stdout().lock()),
             Command::Crd(args) => crd::run(&args, std::io::stdout().lock()),
             Command::Rbac(args) => rbac::run(*args, std::io::stdout().lock()),
             Command::Run(args) => run::run(*args),

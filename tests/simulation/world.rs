@@ -248,7 +248,7 @@ impl World {
 
     fn latency(&mut self) -> Duration {
         let slow = self.plan.until(self.now, |fault| fault == Fault::Slow).is_some();
-        let most = if slow && self.random.percent(50) { 2500 } else { 15 };
+        let most = if slow && self.random.percent(50) { 1500 } else { 15 };
         self.random.between(Duration::from_micros(500), Duration::from_millis(most))
     }
 
@@ -424,7 +424,8 @@ impl World {
     fn heed_quiet(&mut self, call: &Call, line: &str) {
         // What is left costs a refresh of what is published now and then, the proof of a primary that was idle before it, and
         // another look where the refresh met a renewal.
-        let refresh = call.target.subresource == "status" && matches!(&*call.target.name, "lease-0" | "default");
+        let refresh =
+            call.target.subresource == "status" && matches!(&*call.target.name, "lease-0" | "default");
         let refresh = refresh || call.verb == "get" && call.target.name == "lease-0";
         if self.now > self.plan.length + SETTLING - QUIET && !refresh {
             self.problems.push(format!("sent though there is nothing to do: {line}"));

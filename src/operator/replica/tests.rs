@@ -34,7 +34,6 @@ impl Play {
             asked: Vec::new(),
             notices: Vec::new(),
         };
-        play.observe(Observation::Kind(kind.to_string().into(), Ok(kind.clone())));
         play.observe(Observation::Object(kind, None, Seen::All(Default::default())));
         play.observe(Observation::Lease(None, Seen::All(Default::default())));
         play
