@@ -41,3 +41,11 @@ crds:
 # Measure the lessor beside etcd's
 bench-lessor:
     bash benches/lessor.sh
+
+# Let three whole operators live in simulated worlds: SEEDS is a count, or a range like 1000..2000
+simulate seeds="200":
+    SEEDS={{ seeds }} cargo test --test simulation no_promise -- --nocapture
+
+# Break the code in one place after another, and see which test finds it; part of a name tries only those
+mutants name="":
+    bash tests/mutants/run.sh {{ quote(name) }}
