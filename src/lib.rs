@@ -2,9 +2,10 @@
 //!
 //! [`api`] holds the custom resources and the grammar of the annotations that attach objects to leases,
 //! [`lessor`] keeps leases in memory, [`writer_lease`] chooses which of several replicas acts, and [`operator`] is the
-//! thin shell around them that talks to the API server.
+//! thin shell around them that talks to the API server. [`client`] is for programs that hold leases.
 
 pub mod api;
+pub mod client;
 pub mod lessor;
 pub mod operator;
 pub mod writer_lease;

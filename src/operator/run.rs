@@ -69,6 +69,19 @@ pub fn client(mut config: Config, hearing: &Hearing) -> Result<Client, Error> {
 pub async fn run(config: Config, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), Error> {
     let hearing = Hearing::new();
     let client = client(config, &hearing)?;
+    run_with(client, hearing, settings, stop).await
+}
+
+/// As [`run`], with a client of the caller's own, whose requests must pass through `hearing` and aren't retried.
+///
+/// # Errors
+/// [`enum@Error`]
+pub async fn run_with(
+    client: Client,
+    hearing: Hearing,
+    settings: Settings,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Error> {
     let (sender, observations) = mpsc::channel(OBSERVATIONS);
     let (asking, questions) = mpsc::channel(8);
     let mut background = JoinSet::new();

@@ -1,5 +1,5 @@
 //! Attachments of any kind, on a real API server: what goes, what stays, and who may attach what.
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::print_stderr)]
+#![allow(clippy::print_stdout, clippy::expect_used, clippy::unwrap_used, clippy::print_stderr)]
 
 mod admission;
 mod changes;

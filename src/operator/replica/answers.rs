@@ -150,14 +150,13 @@ impl Replica {
         self.writer.done(&work, result, retry, flight.sent_at, now.mono);
         match answer {
             Answer::Object(meta) => {
-                if !reading {
-                    self.tell_removed(id, &flight.request, Some(&meta));
+                if self.tell_removed(id, flight, Some(&meta)) {
                     self.removal_allowed(&id.kind, now);
                 }
                 self.see_object(id, &meta, now);
             }
             Answer::Deleted => {
-                self.tell_removed(id, &flight.request, None);
+                self.tell_removed(id, flight, None);
                 self.removal_allowed(&id.kind, now);
                 self.lose_object(id, Some(version), now);
             }
@@ -165,6 +164,25 @@ impl Replica {
             Answer::Refused(refusal) => self.object_refused(id, version, &refusal, now),
             Answer::Lease(_) | Answer::Lessor(_) => {}
         }
+    }
+
+    /// Tells what a request removed, if it did; `left` is the object, if it is still there. A watch may have shown it before
+    /// the answer came, so the request says what it was.
+    fn tell_removed(&mut self, id: &ObjectId, flight: &Flight, left: Option<&ObjectMeta>) -> bool {
+        let Request::Remove { removal, .. } = &flight.request else { return false };
+        let (uid, reason, note) = match removal {
+            // Asked for, and not done before its finalizers are gone.
+            Removal::Delete { uid, .. } if left.is_some() => {
+                (*uid, "Removing", "goes with its lease, and waits for its finalizers".to_owned())
+            }
+            Removal::Delete { uid, .. } => (*uid, "Removed", "removed with its lease".to_owned()),
+            Removal::Keys { uid, keys, .. } | Removal::Members { uid, keys, .. } => {
+                let keys: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
+                (*uid, "Removed", format!("removed {} with its lease", keys.join(", ")))
+            }
+        };
+        self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), reason, note));
+        true
     }
 
     pub(super) fn object_refused(&mut self, id: &ObjectId, version: Version, refusal: &Refusal, now: &Now) {
@@ -236,24 +254,6 @@ impl Replica {
         for place in leases {
             self.touch_place(&place, now);
         }
-    }
-
-    /// Tells what came of a removal; `left` is the object, if it is still there. A watch may have shown it before the answer
-    /// came, so the request says what it was.
-    fn tell_removed(&mut self, id: &ObjectId, request: &Request, left: Option<&ObjectMeta>) {
-        let Request::Remove { removal, .. } = request else { return };
-        let (uid, reason, note) = match removal {
-            Removal::Keys { uid, keys, .. } | Removal::Members { uid, keys, .. } => {
-                let keys: Vec<&str> = keys.iter().map(Key::as_str).collect();
-                (*uid, "Removed", format!("removed {} with its lease", keys.join(", ")))
-            }
-            // Asked for, and not done before its finalizers are gone.
-            Removal::Delete { uid, .. } if left.is_some() => {
-                (*uid, "Removing", "goes with its lease, and waits for its finalizers".to_owned())
-            }
-            Removal::Delete { uid, .. } => (*uid, "Removed", "removed with its lease".to_owned()),
-        };
-        self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), reason, note));
     }
 }
 

@@ -40,7 +40,7 @@ use super::{
     watches::{Failure, Observation, Seen},
 };
 use crate::{
-    api::{Key, Lease, lease::Attached},
+    api::{Lease, lease::Attached},
     lessor::LeaseTime,
     writer_lease::{self, Action, Holder, Term, WorkResult, WriterLease},
 };
