@@ -23,8 +23,7 @@ fn cost(asked: &Entries) -> (usize, usize, usize) {
 pub(crate) async fn a_grant_costs_two_requests_a_renewal_none_an_expiry_three_and_a_revoke_two_plus_one_per_object()
  {
     let world = World::new("cost").await;
-    // Short, so that the incumbent is idle for longer before each step.
-    let _operator = world.primary(&["--lease-duration", "2s"]).await;
+    let _operator = world.primary(&[]).await;
     for name in ["expires", "revoked"] {
         world.config_map(&format!("{name}-whole"), json!({"lessor.dev/lease": name}), &["a"]).await;
         let keys = json!({"key.lessor.dev/a": name, "key.lessor.dev/b": name});
@@ -55,14 +54,15 @@ pub(crate) async fn a_grant_costs_two_requests_a_renewal_none_an_expiry_three_an
     assert_costs(step("five renewals", mark).await, (0, 0));
 
     // One that brings the deadline nearer is published at once.
-    world.change("expires", json!({"ttlSeconds": 5})).await.expect("a renewal");
+    world.change("expires", json!({"ttlSeconds": 8})).await.expect("a renewal");
     sleep(MOMENT).await;
     let mark = world.mark();
     world.wait_gone("expires").await;
     assert_costs(step("expiry with two objects", mark).await, (3, 2));
 
     world.granted("revoked", json!({"ttlSeconds": 60})).await;
-    sleep(Duration::from_millis(2500)).await;
+    // Longer than the lease of the writer, so that it has to prove itself first.
+    sleep(Duration::from_millis(5500)).await;
     let mark = world.mark();
     world.revoke("revoked").await;
     world.wait_gone("revoked").await;

@@ -24,7 +24,7 @@ enum Fate {
 
 /// Kills the operator at one step of expire → release → delete, and starts another.
 async fn die_at(step: Step, fate: Fate) {
-    const FAST: [&str; 2] = ["--lease-duration", "1s"];
+    const FAST: [&str; 2] = ["--lease-duration", "2s"];
     let world = World::new(&format!("{step:?}-{fate:?}").to_lowercase()).await;
     let (proxy, operator) = world.proxied(&FAST).await;
     let bystander = world.bystander().await;
@@ -115,11 +115,11 @@ pub(crate) async fn leases_that_ended_while_no_operator_ran_end_afterwards() {
 }
 
 pub(crate) async fn restarts_move_no_deadline_by_more_than_a_few_seconds_however_often() {
-    const ARGS: [&str; 4] = ["--lease-duration", "1s", "--max-clock-skew", "0s"];
+    const ARGS: [&str; 4] = ["--lease-duration", "2s", "--max-clock-skew", "0s"];
     let world = World::new("restarts").await;
     let mut operator = world.primary(&ARGS).await;
-    world.granted("granted", json!({"ttlSeconds": 14})).await;
-    world.granted("renewed", json!({"ttlSeconds": 11})).await;
+    world.granted("granted", json!({"ttlSeconds": 18})).await;
+    world.granted("renewed", json!({"ttlSeconds": 15})).await;
     sleep(Duration::from_secs(3)).await;
     world.renew("renewed").await.expect("a renewal");
     for restart in 0..5 {

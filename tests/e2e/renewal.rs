@@ -131,14 +131,14 @@ pub(crate) async fn an_end_that_was_decided_before_a_renewal_never_goes_through(
 
 pub(crate) async fn an_end_that_arrives_after_the_death_of_its_operator_spares_a_renewed_lease() {
     let world = World::new("posthumous").await;
-    let (proxy, operator) = world.proxied(&["--lease-duration", "1s"]).await;
+    let (proxy, operator) = world.proxied(&["--lease-duration", "2s"]).await;
     let commit = proxy.hold_request(Step::Commit.of("lease"));
     world.granted("lease", json!({"ttlSeconds": 3})).await;
     commit.reached().await;
     operator.kill().await.expect("it dies");
     world.renew("lease").await.expect("the API server knows of no end");
     commit.release();
-    let _successor = world.primary(&["--lease-duration", "1s", "--max-clock-skew", "0s"]).await;
+    let _successor = world.operator(&["--lease-duration", "2s", "--max-clock-skew", "0s"]);
     world.wait_gone("lease").await;
     // The last renewal is known to the successor in whole seconds only.
     let late = world.lateness([&world.life("lease")], Duration::from_secs(1));
