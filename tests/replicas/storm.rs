@@ -90,7 +90,7 @@ pub(crate) async fn a_thousand_leases_expire_through_faulty_networks_and_nothing
 async fn make(replicas: &Replicas, which: Range<usize>, ttl: usize) {
     let make = async |i: usize| {
         let lease = format!("left-{i}");
-        if i % 2 == 0 {
+        if i.is_multiple_of(2) {
             replicas.config_map(&lease, json!({"lessor.dev/lease": lease}), &["a"]).await;
         } else if i % (2 * KEYS) == 1 {
             // One key stays, attached to nothing.
