@@ -5,6 +5,7 @@
 //! served by some other program behind the API server, whose troubles keep no holder from renewing, so they don't count.
 
 use std::{
+    fmt,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -32,10 +33,16 @@ pub struct Hearing {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
     heard_again: Notify,
+    wall: Box<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("state", &self.state).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -72,9 +79,14 @@ impl Default for Hearing {
 impl Hearing {
     /// Starts all clocks.
     pub fn new() -> Self {
+        Self::with_wall_clock(Timestamp::now)
+    }
+
+    /// As [`new`](Self::new), with another wall clock than this machine's.
+    pub fn with_wall_clock(wall: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         let state = State { clock: LeaseClock::new(Duration::ZERO), date: None, requests: 0 };
-        let shared = Arc::new(Shared { state: Mutex::new(state), heard_again: Notify::new() });
-        Self { start: Instant::now(), shared }
+        let shared = Shared { state: Mutex::new(state), heard_again: Notify::new(), wall: Box::new(wall) };
+        Self { start: Instant::now(), shared: Arc::new(shared) }
     }
 
     /// Reads all clocks.
@@ -84,7 +96,7 @@ impl Hearing {
         Now {
             mono,
             lease: state.clock.now(mono),
-            wall: Timestamp::now(),
+            wall: (self.shared.wall)(),
             server: state.date.map(|(date, at)| {
                 let since = SignedDuration::try_from(mono.saturating_sub(at)).unwrap_or(SignedDuration::ZERO);
                 date.checked_add(since).unwrap_or(date)

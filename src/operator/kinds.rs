@@ -126,7 +126,8 @@ impl Attachable {
         self.pointers || self.has_data()
     }
 
-    fn has_data(&self) -> bool {
+    /// Whether its keys are those of its data: ConfigMaps and Secrets.
+    pub fn has_data(&self) -> bool {
         self.group.is_empty() && matches!(self.resource.as_str(), "configmaps" | "secrets")
     }
 

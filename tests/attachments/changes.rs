@@ -145,8 +145,8 @@ async fn play(world: &World, proxy: &lessor_cluster::proxy::Proxy, things: &Thin
 async fn all_changes_win(world: World, things: Things) {
     let proxy = world.cluster.proxy().await.expect("a proxy");
     let args = ["--attachable", &things.with_keys(), "--lease-duration", "30s"];
-    let _operator = world.operator_with(proxy.kubeconfig_path(), &args);
-    world.wait_for_primary().await;
+    let operator = world.operator_with(proxy.kubeconfig_path(), &args);
+    world.wait_for_primary(&operator).await;
     world.granted("lives", json!({"ttlSeconds": 600})).await;
     join_all(cases(&things).into_iter().map(|case| play(&world, &proxy, &things, case))).await;
 }
@@ -177,8 +177,8 @@ async fn a_member_that_is_edited_between_read_and_removal_is_looked_at_anew() {
     let world = World::new("between").await;
     let things = Things::widgets(&world).await;
     let proxy = world.cluster.proxy().await.expect("a proxy");
-    let _operator = world.operator_with(proxy.kubeconfig_path(), &["--attachable", &things.with_keys()]);
-    world.wait_for_primary().await;
+    let operator = world.operator_with(proxy.kubeconfig_path(), &["--attachable", &things.with_keys()]);
+    world.wait_for_primary(&operator).await;
     things
         .create(json!({
             "metadata": {"name": "shared", "annotations": {"lessor.dev/keys": things.keys(&[("a/0", "lease")])}},

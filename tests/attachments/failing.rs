@@ -21,7 +21,7 @@ use crate::{
 /// Waits until the condition of kinds has this reason, and a message that contains a text.
 pub(crate) async fn wait_kinds(world: &World, reason: &str, text: &str) {
     until(&format!("the kinds are {reason}"), async || {
-        let status = world.lessors().get(&world.lessor).await.ok()?.status?;
+        let status = world.get_lessor().await.status?;
         let kinds = status.conditions.into_iter().find(|condition| condition.type_ == KINDS_READY)?;
         (kinds.reason == reason && kinds.message.contains(text)).then_some(())
     })
@@ -77,23 +77,24 @@ async fn a_kind_that_comes_later_is_found_and_one_that_goes_holds_up_nothing() {
 #[tokio::test]
 async fn a_kind_that_may_not_be_watched_is_said_once_asked_for_seldom_and_recovers() {
     let world = World::new("forbidden").await;
+    let born = world.mark();
     let args = ["--attachable", "secrets"];
     let secrets = Things::secrets(&world);
     let token = operator_token(&world, &args).await;
     set_verbs(&world, &args, "secrets", &[]).await;
     let proxy = world.cluster.proxy().await.expect("a proxy");
     let kubeconfig = proxy.kubeconfig_with_token(&world.namespace, &token).expect("a kubeconfig");
-    let _operator = world.operator_with(&kubeconfig, &args);
-    world.wait_for_primary().await;
+    let operator = world.operator_with(&kubeconfig, &args);
+    world.wait_for_primary(&operator).await;
     wait_kinds(&world, "Forbidden", "secrets: the operator may not watch them").await;
     assert_others_go_on(&world, "one").await;
     sleep(Duration::from_secs(5)).await;
     let event = until("an event", async || events(&world, "Forbidden").await.pop()).await;
     assert!(event.note.is_some_and(|note| note.contains("secrets")), "it names the kind");
     assert_eq!(events(&world, "Forbidden").await.len(), 1);
-    let asked = world.audit().resource("", "secrets").verb("watch");
+    let asked = world.audit(born).agent("lessor").resource("", "secrets").verb("watch");
     assert!(asked.requests() < 20, "{asked}");
-    let written = world.audit().resource("lessor.dev", "lessors").writes().accepted();
+    let written = world.all_asked().resource("lessor.dev", "lessors").writes().accepted();
     assert!(written.requests() <= 4, "{written}");
 
     secrets.make("whole", json!({"lessor.dev/lease": "two"}), &["a"]).await;
@@ -149,8 +150,8 @@ async fn an_api_that_never_answers_keeps_nobody_from_starting() {
     let proxy = world.cluster.proxy().await.expect("a proxy");
     let group = format!("/apis/{}", widgets.resource.group);
     let hold = proxy.hold_request(move |seen| seen.path.starts_with(&group));
-    let _operator = world.operator_with(proxy.kubeconfig_path(), &["--attachable", &widgets.with_keys()]);
-    world.wait_for_primary().await;
+    let operator = world.operator_with(proxy.kubeconfig_path(), &["--attachable", &widgets.with_keys()]);
+    world.wait_for_primary(&operator).await;
     wait_kinds(&world, "Unavailable", &widgets.name()).await;
     widgets.make("whole", json!({"lessor.dev/lease": "lease"}), &["a"]).await;
     world.granted("lease", json!({"ttlSeconds": 1})).await;

@@ -119,45 +119,61 @@ async fn pointers_attach_only_where_they_are_allowed() {
 #[tokio::test]
 async fn a_kind_that_is_not_listed_is_not_even_looked_at() {
     let world = World::new("unlisted").await;
+    let born = world.mark();
     let secrets = Things::secrets(&world);
     let _operator = world.primary(&[]).await;
     secrets.make("whole", json!({"lessor.dev/lease": "lease"}), &["a"]).await;
     world.granted("lease", json!({"ttlSeconds": 1})).await;
     world.wait_gone("lease").await;
     assert!(secrets.get("whole").await.is_some());
-    // This test itself makes and gets one.
-    let asked = world.audit().resource("", "secrets");
-    let asked = asked.filter(|entry| !matches!(entry.verb.as_str(), "create" | "get"));
+    let asked = world.audit(born).agent("lessor");
+    assert_ne!(asked.requests(), 0);
+    let asked = asked.resource("", "secrets");
     assert_eq!(asked.requests(), 0, "{asked}");
 }
 
 #[tokio::test]
 async fn an_annotation_says_how_an_object_is_deleted() {
     let world = World::new("propagation").await;
+    let born = world.mark();
     let _operator = world.primary(&[]).await;
-    for (name, how) in [("foreground", "Foreground"), ("orphan", "Orphan"), ("background", "Background")] {
-        let annotations = json!({"lessor.dev/lease": "lease", "lessor.dev/propagation": how});
-        world.config_map(name, annotations, &["a"]).await;
-    }
-    world.config_map("default", json!({"lessor.dev/lease": "lease"}), &["a"]).await;
-    let wrong = json!({"lessor.dev/lease": "lease", "lessor.dev/propagation": "foreground"});
-    world.config_map("wrong", wrong, &["a"]).await;
-    world.granted("lease", json!({"ttlSeconds": 1})).await;
-    world.wait_map_gone("background").await;
-    world.wait_map_gone("default").await;
-    // Nobody collects garbage here, so what the API server noted down stays to be seen.
-    for (name, finalizer) in [("foreground", "foregroundDeletion"), ("orphan", "orphan")] {
-        until(&format!("{name} is being deleted"), async || {
-            let map = world.config_maps().get(name).await.expect("it waits for its finalizer");
-            (map.metadata.finalizers.unwrap_or_default() == [finalizer]).then_some(())
-        })
+    let maps = Things::config_maps(&world);
+    for how in ["Foreground", "Orphan", "Background", ""] {
+        let mut annotations = json!({"lessor.dev/lease": "lease"});
+        if !how.is_empty() {
+            annotations["lessor.dev/propagation"] = json!(how);
+        }
+        let name = format!("owner-{}", how.to_lowercase()).trim_end_matches('-').to_owned();
+        let owner = maps.make(&name, annotations, &["a"]).await;
+        maps.create(json!({"metadata": {
+            "name": format!("dependent-of-{name}"),
+            "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": owner.metadata.uid}],
+        }}))
         .await;
-        world.patch_map(name, json!({"metadata": {"finalizers": null}})).await;
+    }
+    let wrong = json!({"lessor.dev/lease": "lease", "lessor.dev/propagation": "foreground"});
+    maps.make("wrong", wrong, &["a"]).await;
+    world.granted("lease", json!({"ttlSeconds": 1})).await;
+    for (name, how) in [
+        ("owner-foreground", "Foreground"),
+        ("owner-orphan", "Orphan"),
+        ("owner-background", "Background"),
+        ("owner", "Background"),
+    ] {
+        maps.wait_gone(name).await;
+        let deleted = world.audit(born).agent("lessor").verb("delete").accepted();
+        let deleted = deleted.filter(|entry| entry.name == name);
+        let options = deleted.first().and_then(|entry| entry.request_object.clone()).expect("a deletion");
+        assert_eq!(options["propagationPolicy"], how, "{name}");
     }
     let event = world.wait_event("wrong", "AttachmentInvalid").await;
     assert!(event.note.is_some_and(|note| note.contains("Orphan")), "it shows what would be right");
     world.wait_gone("lease").await;
-    assert!(world.config_maps().get_opt("wrong").await.expect("an answer").is_some());
+    assert!(maps.get("wrong").await.is_some());
+    // Garbage is collected while the others were waited for.
+    maps.wait_gone("dependent-of-owner-background").await;
+    let orphan = maps.get("dependent-of-owner-orphan").await.expect("it stays");
+    assert_eq!(orphan.metadata.owner_references.unwrap_or_default(), []);
 }
 
 #[tokio::test]

@@ -90,7 +90,7 @@ async fn a_thousand_keys_of_one_object_go_with_one_request() {
     world.granted("lease", json!({"ttlSeconds": 1})).await;
     world.wait_gone("lease").await;
     maps.wait_parts("large", &["other"]).await;
-    let patches = world.audit().resource("", "configmaps").verb("patch").requests();
+    let patches = world.all_asked().resource("", "configmaps").verb("patch").requests();
     assert_eq!(patches, 1);
 }
 

@@ -88,7 +88,7 @@ async fn the_printed_rights_are_enough_for_everything_that_is_listed() {
     let args = ["--attachable", "secrets", "--attachable", &widgets.with_keys()];
     let kubeconfig = kubeconfig(&world, &args).await;
     let operator = world.operator_with(&kubeconfig, &args);
-    world.wait_for_primary().await;
+    world.wait_for_primary(&operator).await;
     for things in [&secrets, &widgets, &Things::config_maps(&world)] {
         things.make("whole", json!({"lessor.dev/lease": "lease"}), &["a"]).await;
         things.make("shared", json!({"lessor.dev/keys": things.keys(&[("a", "lease")])}), &["a", "b"]).await;
@@ -124,8 +124,8 @@ async fn a_right_to_remove_that_is_missing_shows_at_the_lease_and_at_the_kind_an
     let kubeconfig = kubeconfig(&world, &args).await;
     set_verbs(&world, &args, "secrets", &["get", "watch"]).await;
     let secrets = Things::secrets(&world);
-    let _operator = world.operator_with(&kubeconfig, &args);
-    world.wait_for_primary().await;
+    let operator = world.operator_with(&kubeconfig, &args);
+    world.wait_for_primary(&operator).await;
     for name in ["one", "two"] {
         secrets.make(name, json!({"lessor.dev/lease": "lease"}), &["a"]).await;
     }

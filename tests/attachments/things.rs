@@ -29,6 +29,17 @@ impl Things {
         Self::of(world, GroupVersionKind::gvk("", "v1", "Secret"), "data")
     }
 
+    /// Pods, whose annotations can be changed through a subresource.
+    pub(crate) fn pods(world: &World) -> Self {
+        Self::of(world, GroupVersionKind::gvk("", "v1", "Pod"), "spec")
+    }
+
+    /// The same things, as somebody else sees them.
+    pub(crate) fn by(mut self, client: Client, namespace: &str) -> Self {
+        self.api = Api::namespaced_with(client, namespace, &self.resource);
+        self
+    }
+
     /// A kind of this world's own, which is installed now.
     pub(crate) async fn widgets(world: &World) -> Self {
         let things = Self::widgets_to_be(world);

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::{
     requests::Step,
-    world::{MOMENT, World},
+    world::{MOMENT, World, attached},
 };
 
 /// What becomes of the request that was under way when the operator died.
@@ -44,6 +44,8 @@ async fn die_at(step: Step, fate: Fate) {
     };
     world.lease("lease", json!({"ttlSeconds": 1})).await;
     hold.reached().await;
+    // Longer than it lingers: it must not go on without this step.
+    sleep(MOMENT).await;
     operator.kill().await.expect("it dies");
     let late = match fate {
         Fate::Late => Some(hold),
@@ -63,12 +65,11 @@ async fn die_at(step: Step, fate: Fate) {
     if let Some(late) = late {
         world.delete_map("keys").await;
         make().await;
-        let anew = world.granted("lease", json!({"ttlSeconds": 600})).await;
+        world.lease("lease", json!({"ttlSeconds": 600})).await;
+        let anew = world.wait_lease("lease", "counts what is attached", attached(1, 1)).await;
         late.release();
         sleep(MOMENT).await;
-        let now = world.leases().get("lease").await.expect("it lives");
-        assert_eq!(now.metadata.uid, anew.metadata.uid);
-        assert!(!now.is_ended() && now.metadata.deletion_timestamp.is_none() && now.has_finalizer());
+        assert_eq!(world.leases().get("lease").await.expect("it lives"), anew);
         assert_eq!(world.keys("whole").await, ["a"]);
         assert_eq!(world.keys("keys").await, ["a", "b"]);
     }
