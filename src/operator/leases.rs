@@ -45,6 +45,9 @@ pub struct Entry {
     pub handed_out: bool,
     /// The deadline at which this replica ended it, while something attached to it is still there.
     pub overran: Option<LeaseTime>,
+    /// Whether the request that releases it was sent, bound to the version that is known. It may have been done, or be done
+    /// late, whatever its answer was: what is attached from then on may be meant for the next lease of this name.
+    pub releasing: bool,
     /// What was last said of it, so that it isn't said again.
     pub said: Option<&'static str>,
 }
@@ -62,7 +65,7 @@ pub struct Change {
     pub renewed: bool,
     /// Its end was committed since.
     pub ended: bool,
-    /// What is said about its release has changed since.
+    /// What is said about its release has changed since, or its release was refused.
     pub released: bool,
 }
 
@@ -124,7 +127,8 @@ impl Leases {
         }
         if new.status.has_ended() {
             change.ended = !old.status.has_ended();
-            change.released = old.status.released != new.status.released;
+            let releasing = std::mem::take(&mut entry.releasing);
+            change.released = old.status.released != new.status.released || releasing;
             if change.ended {
                 entry.linger_until = now.mono + settings.linger;
                 forget(&mut self.lessor, uid);
@@ -186,6 +190,7 @@ impl Leases {
             in_flight: false,
             handed_out: false,
             overran: None,
+            releasing: false,
             said: None,
         };
         self.entries.insert(uid, entry);
@@ -232,14 +237,14 @@ impl Leases {
 
     /// The leases in a namespace (`None`: in all) that a whole listing of it didn't show.
     pub fn missing(&self, namespace: Option<&str>, shown: &HashSet<Place>) -> Vec<Uuid> {
-        self.entries
-            .iter()
-            .filter(|(_, entry)| {
-                let place = &entry.record.place;
-                namespace.is_none_or(|namespace| *place.namespace == *namespace) && !shown.contains(place)
-            })
-            .map(|(uid, _)| *uid)
-            .collect()
+        let is_missing = |entry: &Entry| {
+            let place = &entry.record.place;
+            namespace.is_none_or(|namespace| *place.namespace == *namespace) && !shown.contains(place)
+        };
+        let missing = self.entries.iter().filter(|(_, entry)| is_missing(entry));
+        let mut missing: Vec<Uuid> = missing.map(|(uid, _)| *uid).collect();
+        missing.sort_unstable();
+        missing
     }
 
     /// One lease.

@@ -147,6 +147,7 @@ impl Replica {
         };
         if let Some(entry) = self.leases.get_mut(&uid) {
             entry.in_flight = true;
+            entry.releasing |= matches!(step, Step::Act(Act::RemoveFinalizer));
         }
         Some((Cause::Lease(uid, doing), request))
     }

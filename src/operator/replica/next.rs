@@ -117,6 +117,7 @@ impl Replica {
             nearer: entry.nearer,
             granted_by: entry.granted_by,
             written_at: entry.written_at,
+            releasing: entry.releasing,
             attached,
             hindrance: hindrance.as_deref(),
             linger_until: entry.linger_until.max(self.sights.blind_until(&place.namespace, now.mono)),
@@ -196,9 +197,9 @@ impl Replica {
             return None;
         }
         self.objects.removal(id, |place| {
-            self.leases
-                .at(place)
-                .is_some_and(|(_, entry)| entry.record.status.has_ended() && !is_released(entry))
+            self.leases.at(place).is_some_and(|(_, entry)| {
+                entry.record.status.has_ended() && !is_released(entry) && !entry.releasing
+            })
         })
     }
 

@@ -102,7 +102,8 @@ impl Replica {
                 let note = format!("{} is primary under term {term}", self.settings.identity);
                 self.out.notices.push(Notice::normal(About::Lessor, "Promoted", note));
                 self.out.deeds.push(Deed::Promoted);
-                let objects: Vec<ObjectId> = self.objects.iter().map(|(id, _)| id.clone()).collect();
+                let mut objects: Vec<ObjectId> = self.objects.iter().map(|(id, _)| id.clone()).collect();
+                objects.sort_unstable();
                 for id in &objects {
                     self.report_problems(id);
                     self.touch_object(id, now);
@@ -110,7 +111,8 @@ impl Replica {
             }
             None => tracing::info!(term = before, "demoted"),
         }
-        let leases: Vec<Uuid> = self.leases.iter().map(|(uid, _)| *uid).collect();
+        let mut leases: Vec<Uuid> = self.leases.iter().map(|(uid, _)| *uid).collect();
+        leases.sort_unstable();
         for uid in leases {
             self.touch_lease(uid, now);
         }

@@ -295,6 +295,32 @@ fn what_is_due_in_one_object_goes_with_one_patch_bound_to_its_version() {
 }
 
 #[test]
+fn what_is_attached_once_the_release_was_sent_stays_until_the_release_is_refused() {
+    let mut play = Play::primary();
+    play.see_lease(ended);
+    play.pass(2_000);
+    let ticket = play.ask(|request| matches!(request, Request::SetFinalizers { .. }));
+    // Perhaps it is meant for the next lease of this name: the server may have done the release already.
+    play.see_map("late", json!({"lessor.dev/lease": "cart"}));
+    play.ask(|request| matches!(request, Request::SetFinalizers { .. }));
+    // No answer says nothing: the request may be on its way still. The lease as it was says nothing either.
+    play.answer(ticket, Answer::Refused(Refusal::NoAnswer("lost".to_owned())));
+    play.pass(1_000);
+    let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
+    play.version -= 2;
+    let lease = play.lease(ended);
+    play.version += 2;
+    play.answer(ticket, Answer::Lease(lease));
+    let ticket = play.ask(|request| matches!(request, Request::SetFinalizers { .. }));
+    // The lease has changed, so the release that was sent can't be done any more.
+    play.answer(ticket, Answer::Refused(Refusal::Conflict));
+    let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
+    let lease = play.lease(ended);
+    play.answer(ticket, Answer::Lease(lease));
+    play.ask(|request| matches!(request, Request::Remove { .. }));
+}
+
+#[test]
 fn an_object_attached_to_a_living_lease_of_the_name_stays() {
     let mut play = Play::primary();
     grant(&mut play);
