@@ -261,7 +261,8 @@ mod tests {
     }
 
     fn phases() -> impl Strategy<Value = Vec<Phase>> {
-        let phase = (1..200u64, 1..200u64, any::<bool>()).prop_map(|(up, down, hangs)| Phase { up, down, hangs });
+        let phase =
+            (1..200u64, 1..200u64, any::<bool>()).prop_map(|(up, down, hangs)| Phase { up, down, hangs });
         prop::collection::vec(phase, 1..8)
     }
 

@@ -2,10 +2,7 @@
 
 use std::hash::Hash;
 
-use super::{
-    Error, LeaseTime, Ttl,
-    leases::Lessor,
-};
+use super::{Error, LeaseTime, Ttl, leases::Lessor};
 
 /// How many nodes of the wheel one poll may move: about a millisecond's work.
 const MOVES: usize = 8192;
@@ -59,8 +56,9 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
             None => due,
         });
         let unanswered = self.config.answer_within.zip(self.ends.aside(&self.leases).next());
-        let give_up = unanswered
-            .and_then(|(within, (_, since))| self.outside(since.saturating_add(Ttl::from(within).as_millis())));
+        let give_up = unanswered.and_then(|(within, (_, since))| {
+            self.outside(since.saturating_add(Ttl::from(within).as_millis()))
+        });
         [due, give_up].into_iter().flatten().min()
     }
 
@@ -109,7 +107,9 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
 
     /// Ends that were offered and not answered yet, those that wait longest first, and since when.
     pub fn unanswered(&self) -> impl Iterator<Item = (I, LeaseTime)> {
-        self.ends.aside(&self.leases).filter_map(|(n, since)| Some((self.leases.get(n).id, self.outside(since)?)))
+        self.ends
+            .aside(&self.leases)
+            .filter_map(|(n, since)| Some((self.leases.get(n).id, self.outside(since)?)))
     }
 
     fn begin(&mut self, n: u32, now: u64) {

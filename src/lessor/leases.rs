@@ -350,7 +350,11 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         Some(Record {
             id,
             ttl: Ttl::from_millis(slot.ttl),
-            remaining: left(if slot.is_suspended() { slot.deadline.saturating_add(now) } else { slot.deadline }),
+            remaining: left(if slot.is_suspended() {
+                slot.deadline.saturating_add(now)
+            } else {
+                slot.deadline
+            }),
             end_in: (slot.end_by != NEVER).then(|| left(slot.end_by)),
             suspended: slot.is_suspended(),
         })

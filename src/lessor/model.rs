@@ -91,7 +91,11 @@ struct Model {
 
 impl Model {
     fn permitted(ttl: Ttl) -> Result<u64, Error> {
-        if ttl > Ttl::MAX { Err(Error::TtlTooLarge { asked: ttl, max: Ttl::MAX }) } else { Ok(ttl.as_millis()) }
+        if ttl > Ttl::MAX {
+            Err(Error::TtlTooLarge { asked: ttl, max: Ttl::MAX })
+        } else {
+            Ok(ttl.as_millis())
+        }
     }
 
     fn alive(&mut self, id: Id) -> Result<&mut ModelLease, Error> {

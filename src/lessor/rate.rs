@@ -49,7 +49,10 @@ mod tests {
     use super::*;
 
     fn rate(per_second: u32, burst: u32) -> Rate {
-        Rate::new(per_second.try_into().unwrap_or(NonZeroU32::MIN), burst.try_into().unwrap_or(NonZeroU32::MIN))
+        Rate::new(
+            per_second.try_into().unwrap_or(NonZeroU32::MIN),
+            burst.try_into().unwrap_or(NonZeroU32::MIN),
+        )
     }
 
     #[test]

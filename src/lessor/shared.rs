@@ -520,7 +520,8 @@ mod tests {
         let store = shared.inner.guarded.lock().store.clone();
         let timer = ManualTimer::default();
         timer.set(at(3_600_000));
-        let shared = Shared::recover(Config::default(), timer.clone(), store, MemoryItems([].into())).unwrap();
+        let shared =
+            Shared::recover(Config::default(), timer.clone(), store, MemoryItems([].into())).unwrap();
         shared.promote(Duration::ZERO);
         (shared, timer)
     }
