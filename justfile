@@ -25,6 +25,14 @@ lint:
 test *args:
     cargo test --workspace {{ args }}
 
+# Run the clients in other languages against a real server; needs curl, jq, Python and Go
+clients:
+    cargo test --test kubectl_lease -- --include-ignored languages
+
+# Record a session of kubectl lease anew: docs/recording.txt
+recording:
+    cargo test --test kubectl_lease -- --ignored the_recording_is_made
+
 # Build the documentation, without warnings
 doc:
     RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace
@@ -41,6 +49,10 @@ crds:
 # Measure the lessor beside etcd's
 bench-lessor:
     bash benches/lessor.sh
+
+# Measure what the operator costs where most of 100,000 objects aren't attached
+bench-attachments *args:
+    cargo bench --bench attachments -- {{ args }}
 
 # Let three whole operators live in simulated worlds: SEEDS is a count, or a range like 1000..2000
 simulate seeds="200":

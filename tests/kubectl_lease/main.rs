@@ -6,6 +6,8 @@ mod attachments;
 #[path = "../e2e/history.rs"]
 mod history;
 mod holders;
+mod languages;
+mod packaging;
 mod plugin;
 mod programs;
 mod rights;

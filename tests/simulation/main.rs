@@ -4,6 +4,8 @@
 //! All that happens in a run follows from its seed. A run that fails prints its seed; that seed again, with all that the
 //! API server did: `just simulate SEED..SEED+1`.
 
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
+
 mod clients;
 mod plan;
 mod process;

@@ -45,6 +45,7 @@ use self::{
     after_help = EXIT_CODES,
     arg_required_else_help = true,
     disable_help_subcommand = true,
+    max_term_width = 100,
     verbatim_doc_comment
 )]
 pub(crate) struct Cli {
