@@ -400,7 +400,10 @@ fn grant(lessor: &mut Lessor<Uuid>, record: &Record, now: &Now, settings: &Setti
 /// unsure makes the deadline later: the resolution of those times, and the skew between the clocks of API servers.
 fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: &Now, settings: &Settings) {
     let mut ttl = ttl_granted(record, settings);
-    if record.status.observed_generation != Some(record.generation) {
+    if recorded.renewed_unseen() {
+        // No primary has promised anything since: what is asked for now is granted.
+        ttl = granted_ttl(record.ttl_seconds, settings);
+    } else if record.status.observed_generation != Some(record.generation) {
         // Perhaps `ttlSeconds` has changed since that was published.
         ttl = ttl.max(granted_ttl(record.ttl_seconds, settings));
     }

@@ -154,6 +154,11 @@ impl Recorded {
             published: latest(&|entry| entry.subresource.as_deref() == Some("status")),
         }
     }
+
+    /// Whether the last renewal came after the last write of status for sure, so that no primary has answered it.
+    pub fn renewed_unseen(&self) -> bool {
+        self.published.is_some() && self.renewed > self.published
+    }
 }
 
 /// Reads `metadata.uid`.
@@ -247,6 +252,9 @@ mod tests {
         assert_eq!(recorded.renewed, Some("2026-01-31T12:00:20Z".parse().expect("a time")));
         assert_eq!(recorded.published, Some("2026-01-31T12:00:50Z".parse().expect("a time")));
         assert_eq!(Recorded::read(&lease(sample())), Recorded::default());
+        assert!(!recorded.renewed_unseen() && !Recorded::default().renewed_unseen());
+        value["metadata"]["managedFields"][1]["time"] = json!("2026-01-31T12:00:51Z");
+        assert!(Recorded::read(&lease(value)).renewed_unseen());
     }
 
     #[test]
