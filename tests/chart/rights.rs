@@ -20,7 +20,8 @@ type Right = (String, String, String);
 /// Every right of the operator: what its roles hold.
 fn rights(objects: &[Value]) -> BTreeSet<Right> {
     let roles = objects.iter().filter(|object| {
-        let aggregated = object["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"].is_string()
+        let aggregated = object["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"]
+            .is_string()
             || object["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-edit"].is_string();
         let ours = object["metadata"]["annotations"]["helm.sh/hook"].is_null();
         !aggregated && ours && ["Role", "ClusterRole"].contains(&object["kind"].as_str().unwrap_or_default())
