@@ -57,3 +57,11 @@ bench-lessor:
 # Measure what the operator costs where most of 100,000 objects aren't attached
 bench-attachments *args:
     cargo bench --bench attachments -- {{ args }}
+
+# Let three whole operators live in simulated worlds: SEEDS is a count, or a range like 1000..2000
+simulate seeds="200":
+    SEEDS={{ seeds }} cargo test --test simulation no_promise -- --nocapture
+
+# Break the code in one place after another, and see which test finds it; part of a name tries only those
+mutants name="":
+    bash tests/mutants/run.sh {{ quote(name) }}

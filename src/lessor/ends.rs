@@ -43,8 +43,9 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
 
     /// When to poll next: no lease ends before. `None` on a follower, and when there is nothing to wait for. O(1).
     ///
-    /// Never later than the next end, but it may be earlier, by the renewals since and by the levels of the wheel: the poll then finds nothing, and the next
-    /// answer is later. A lease costs at most ten such wake-ups, and all leases together no more than one per 64 ms.
+    /// Never later than the next end, but it may be earlier: a lease's node comes down the levels of the wheel step by step, and may belong to one that has been
+    /// renewed or revoked. The poll then finds nothing, and the next answer is later. Such wake-ups are at least 64 ms apart, but for
+    /// leases that were renewed or revoked in their last 64 ms.
     pub fn next_wakeup(&self) -> Option<LeaseTime> {
         if !self.primary {
             return None;

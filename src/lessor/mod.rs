@@ -43,12 +43,19 @@
 //! time comes says what its deadline really is, and moves there. So renewals leave the wheel alone, a renewed lease moves once per
 //! TTL at most, and revoked ones stay where they are until their slot is granted anew.
 //!
-//! Measured against it, with the same laziness where it applies (`benches/lessor_queues.rs`; a million leases, each filed, then renewed three times, then
-//! taken out in order):
-//! - a binary heap files and renews as fast, but takes out in O(log n) with a cache miss per level, and can't remove; the original's indexed heap
-//!   pays O(log n) and its misses for each renewal too;
-//! - a B-tree of (deadline, number) removes in O(log n), has to be changed at each renewal or filled with leftovers, and takes the most memory;
-//! - a classical hierarchical wheel with eager moves costs a renewal four lines of memory instead of two, and has a horizon.
+//! What else it could have been, by `benches/lessor.sh queues`: a million leases, granted, renewed three times each in another order, half of them
+//! taken out before their time, and the rest when it comes. Nanoseconds per lease, on a busy machine, without the index:
+//!
+//! | | file | renew | remove | take out |
+//! |---|---:|---:|---:|---:|
+//! | this wheel | 6 | 9 | 41 | 352 |
+//! | a timing wheel that moves a lease at each renewal | 7 | 77 | 35 | 491 |
+//! | a binary heap, as lazy as this wheel | 5 | 64 | can't | 1492 |
+//! | a heap that knows where each lease is, as etcd has it | 5 | 886 | 167 | 490 |
+//! | a B-tree of (deadline, number) | 104 | 613 | 308 | 95 |
+//! | a B-tree, as lazy as this wheel | 97 | 221 | can't | 285 |
+//!
+//! A lease is renewed many times and ends once, so the renewal decides, and then whether a lease can be taken out before its time.
 //!
 //! | operation | cost |
 //! |---|---|

@@ -3,13 +3,9 @@
 //! No label holds the name of an object or of a namespace: their number is nobody's to bound. Only the primary does and
 //! counts things, so that the counters of all replicas add up.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
+use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
 use prometheus_client::{
     encoding::text::encode,
@@ -170,28 +166,30 @@ impl Metrics {
     /// Counts what a replica has done.
     pub fn count(&self, deed: Deed) {
         let counters = &self.counters;
-        match deed {
-            Deed::Granted => counters.grants.inc(),
-            Deed::Renewed => counters.renewals.inc(),
-            Deed::Expired(late) => {
-                counters.lateness.get_or_create(&[("until", "commit")]).observe(late.as_secs_f64());
-                counters.expiries.inc()
-            }
+        let counter = match deed {
             Deed::Emptied(late) => {
                 counters.lateness.get_or_create(&[("until", "emptied")]).observe(late.as_secs_f64());
                 return;
             }
-            Deed::Revoked => counters.revokes.inc(),
-            Deed::Released => counters.releases.inc(),
-            Deed::RemovedObject => counters.removals.get_or_create(&[("what", "object")]).inc(),
-            Deed::RemovedKeys(keys) => {
-                counters.removals.get_or_create(&[("what", "key")]).inc_by(keys as u64)
+            Deed::Expired(late) => {
+                counters.lateness.get_or_create(&[("until", "commit")]).observe(late.as_secs_f64());
+                &counters.expiries
             }
-            Deed::Hindered(reason) => counters.hindrances.get_or_create(&[("reason", reason)]).inc(),
-            Deed::Postponed => counters.postponed.inc(),
-            Deed::Promoted => counters.promotions.inc(),
-            Deed::Demoted => counters.demotions.inc(),
+            Deed::RemovedObject => &*counters.removals.get_or_create(&[("what", "object")]),
+            Deed::RemovedKeys(keys) => {
+                counters.removals.get_or_create(&[("what", "key")]).inc_by(keys as u64);
+                return;
+            }
+            Deed::Hindered(reason) => &*counters.hindrances.get_or_create(&[("reason", reason)]),
+            Deed::Granted => &counters.grants,
+            Deed::Renewed => &counters.renewals,
+            Deed::Revoked => &counters.revokes,
+            Deed::Released => &counters.releases,
+            Deed::Postponed => &counters.postponed,
+            Deed::Promoted => &counters.promotions,
+            Deed::Demoted => &counters.demotions,
         };
+        counter.inc();
     }
 
     /// Counts a request and its answer.
@@ -368,8 +366,7 @@ mod process {
 
     pub(super) fn register(to: &mut Registry, memory: &Gauge) {
         let start: Seconds = Gauge::default();
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        start.set(now.as_secs_f64());
+        start.set(Timestamp::now().as_duration().as_secs_f64());
         to.register_with_unit("process_start_time", "When this process started", Unit::Seconds, start);
         to.register_with_unit("process_resident_memory", "Memory in use", Unit::Bytes, memory.clone());
     }

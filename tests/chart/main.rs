@@ -6,6 +6,7 @@
     clippy::expect_used,
     clippy::unwrap_used,
     clippy::print_stderr,
+    clippy::print_stdout,
     reason = "a test may fail by panicking, and prints its figures"
 )]
 

@@ -248,7 +248,7 @@ impl World {
 
     fn latency(&mut self) -> Duration {
         let slow = self.plan.until(self.now, |fault| fault == Fault::Slow).is_some();
-        let most = if slow && self.random.percent(50) { 2500 } else { 15 };
+        let most = if slow && self.random.percent(50) { 1500 } else { 15 };
         self.random.between(Duration::from_micros(500), Duration::from_millis(most))
     }
 

@@ -120,7 +120,7 @@ impl Replica {
             releasing: entry.releasing,
             attached,
             hindrance: hindrance.as_deref(),
-            linger_until: entry.linger_until.max(self.sights.blind_until(&place.namespace, now.mono)),
+            linger_until: entry.linger_until.max(self.sights.blind_until(&place.namespace, now)),
             settings: &self.settings,
             now,
         };

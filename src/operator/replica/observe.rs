@@ -164,16 +164,16 @@ impl Replica {
                 for place in self.objects.retain(kind, scope.as_deref(), &shown) {
                     self.touch_place(&place, now);
                 }
-                self.sights.synced(&kind.name(), &scope, now.mono);
+                self.sights.synced(&kind.name(), &scope, now);
                 self.see_clearly(now);
             }
             Seen::Resumed => {
-                if self.sights.resumed(&kind.name(), &scope, now.mono) {
+                if self.sights.resumed(&kind.name(), &scope, now) {
                     self.see_clearly(now);
                 }
             }
             Seen::Failing(failure) => {
-                if self.sights.failing(&kind.name(), &scope, failure.clone(), now.mono) {
+                if self.sights.failing(&kind.name(), &scope, failure.clone(), now) {
                     tracing::warn!(%kind, %failure, "watch fails, trying again");
                 }
             }

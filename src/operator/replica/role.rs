@@ -101,9 +101,9 @@ impl Replica {
                 self.leases.promote();
                 let note = format!("{} is primary under term {term}", self.settings.identity);
                 self.out.notices.push(Notice::normal(About::Lessor, "Promoted", note));
-                self.out.deeds.push(Deed::Promoted);
                 let mut objects: Vec<ObjectId> = self.objects.iter().map(|(id, _)| id.clone()).collect();
                 objects.sort_unstable();
+                self.out.deeds.push(Deed::Promoted);
                 for id in &objects {
                     self.report_problems(id);
                     self.touch_object(id, now);
