@@ -30,14 +30,15 @@ const LONGEST_GRACE: Duration = Duration::from_secs(10);
 
 /// Run a command under a lease of its own
 ///
-/// Grants the lease, keeps it alive while the command runs, and revokes it when the command ends. If the lease is lost, the
-/// command is stopped: first by SIGTERM, and at the lease's deadline at the latest by SIGKILL.
+/// Grants the lease, keeps it alive while the command runs, and revokes it when the command ends. If the
+/// lease is lost, the command is stopped: first by SIGTERM, and at the lease's deadline at the latest by
+/// SIGKILL.
 ///
-/// The command finds LEASE_NAME, LEASE_NAMESPACE and LEASE_FENCING_TOKEN in its environment. A lease isn't a mutex by itself: a system
-/// that it guards has to refuse a smaller token than it has seen.
+/// The command finds LEASE_NAME, LEASE_NAMESPACE and LEASE_FENCING_TOKEN in its environment. A lease isn't a
+/// mutex by itself: a system that it guards has to refuse a smaller token than it has seen.
 ///
-/// Without a terminal the command gets a process group of its own, and all of that is stopped. On a terminal it shares the
-/// group of this command, and the whole group is stopped, as by Ctrl-C.
+/// Without a terminal the command gets a process group of its own, and all of that is stopped. On a terminal
+/// it shares the group of this command, and the whole group is stopped, as by Ctrl-C.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -161,8 +162,8 @@ async fn end(held: &HeldLease) {
     }
 }
 
-/// When the command has to be gone: at the deadline of a lease that couldn't be renewed, and soon after the end of one that
-/// has ended already.
+/// When the command has to be gone: at the deadline of a lease that couldn't be renewed, and soon after the
+/// end of one that has ended already.
 fn latest_end(lost: &Lost, held: &HeldLease, grace: Duration) -> Moment {
     match lost {
         Lost::NotRenewed(_) | Lost::Outlived => held.deadline(),
