@@ -46,6 +46,22 @@ crds:
     cargo run --quiet -- crd leases > crds/leases.lessor.dev.yaml
     cargo run --quiet -- crd lessors > crds/lessors.lessor.dev.yaml
 
+# Write the files that follow from others: the chart's definitions and table of values, the plain YAML
+generate: crds
+    LESSOR_GENERATE=1 cargo test --test chart generated
+
 # Measure the lessor beside etcd's
 bench-lessor:
     bash benches/lessor.sh
+
+# Measure what the operator costs where most of 100,000 objects aren't attached
+bench-attachments *args:
+    cargo bench --bench attachments -- {{ args }}
+
+# Let three whole operators live in simulated worlds: SEEDS is a count, or a range like 1000..2000
+simulate seeds="200":
+    SEEDS={{ seeds }} cargo test --test simulation no_promise -- --nocapture
+
+# Break the code in one place after another, and see which test finds it; part of a name tries only those
+mutants name="":
+    bash tests/mutants/run.sh {{ quote(name) }}

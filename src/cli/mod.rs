@@ -1,8 +1,11 @@
 //! What the `lessor` command can be told to do.
 
+mod access;
 mod admission;
 mod attachable;
+mod check;
 mod crd;
+mod detach;
 mod rbac;
 mod run;
 
@@ -20,8 +23,12 @@ pub(crate) struct Lessor {
 enum Command {
     /// Print the admission policy that keeps attachments from being a way around RBAC, as YAML.
     Admission(admission::Args),
+    /// See that an operator works: let it grant a lease, end it, and remove what is attached.
+    Check(check::Args),
     /// Print the custom resource definitions as YAML, to be applied or compared.
     Crd(crd::Args),
+    /// Take our finalizer off leases, so that they can be deleted where no operator runs any more.
+    DetachFinalizers(detach::Args),
     /// Print the roles that the operator needs, as YAML, for the same settings as those of run.
     Rbac(Box<rbac::Args>),
     /// Run one replica of the operator.
@@ -35,7 +42,9 @@ impl Lessor {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
             Command::Admission(args) => admission::run(args, std::io::stdout().lock()),
+            Command::Check(args) => check::run(&args, std::io::stdout().lock()),
             Command::Crd(args) => crd::run(&args, std::io::stdout().lock()),
+            Command::DetachFinalizers(args) => detach::run(&args, std::io::stdout().lock()),
             Command::Rbac(args) => rbac::run(*args, std::io::stdout().lock()),
             Command::Run(args) => run::run(*args),
             Command::Version => version(std::io::stdout().lock()),

@@ -8,11 +8,10 @@ use std::{
 
 use anyhow::Context;
 use clap::{Args as ClapArgs, ValueEnum};
-use kube::{Config, config::KubeConfigOptions, config::Kubeconfig};
 use lessor::operator::{run, settings::Settings};
 use tracing_subscriber::EnvFilter;
 
-use super::attachable;
+use super::{access::Access, attachable};
 
 /// How a replica runs. Durations are written like 500ms, 10s, 5m or 2h.
 #[derive(ClapArgs, Debug)]
@@ -80,13 +79,12 @@ pub(crate) struct Args {
     #[arg(long, env = "LESSOR_DRY_RUN")]
     dry_run: bool,
 
-    /// Where to serve /healthz, /readyz and /debug/attachments, like 0.0.0.0:8080. Default: nowhere.
+    /// Where to serve /healthz, /readyz, /metrics and /debug/attachments, like 0.0.0.0:8080. Default: nowhere.
     #[arg(long, env = "LESSOR_ADMIN_ADDRESS")]
     admin_address: Option<std::net::SocketAddr>,
 
-    /// The kubeconfig to use. Default: KUBECONFIG, ~/.kube/config, or the service account inside a cluster.
-    #[arg(long)]
-    kubeconfig: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    access: Access,
 
     /// How log lines look. What is logged: RUST_LOG (default: info).
     #[arg(long, env = "LESSOR_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
@@ -106,7 +104,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     log(args.log_format);
     let runtime = tokio::runtime::Runtime::new().context("can't start")?;
     runtime.block_on(async {
-        let config = config(args.kubeconfig.as_deref()).await?;
+        let config = args.access.config().await?;
         let settings = settings(args)?;
         tracing::info!(
             identity = settings.identity,
@@ -128,19 +126,6 @@ fn log(format: LogFormat) {
         LogFormat::Text => lines.init(),
         LogFormat::Json => lines.json().flatten_event(true).init(),
     }
-}
-
-async fn config(path: Option<&std::path::Path>) -> anyhow::Result<Config> {
-    let Some(path) = path else {
-        return Config::infer()
-            .await
-            .context("no configuration for the API server: set KUBECONFIG or give --kubeconfig, or run inside a cluster");
-    };
-    let kubeconfig = Kubeconfig::read_from(path)
-        .with_context(|| format!("can't read the kubeconfig {}", path.display()))?;
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .with_context(|| format!("can't use the kubeconfig {}", path.display()))
 }
 
 fn settings(args: Args) -> anyhow::Result<Settings> {
@@ -195,7 +180,7 @@ fn terminated() -> anyhow::Result<impl Future<Output = ()>> {
 }
 
 /// A whole number and a unit; nothing is understood by half.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let wrong =
         || format!("{text:?} is no duration: write a whole number and a unit, like 500ms, 10s, 5m or 2h");
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();

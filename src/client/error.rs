@@ -78,10 +78,10 @@ impl Error {
             return Some("ask an administrator for this right in the namespace".to_owned());
         }
         let reads = ["get", "list", "watch"].iter().any(|verb| message.contains(&format!("cannot {verb} ")));
-        let role = if reads { "lessor-view" } else { "lessor-edit" };
+        let role = if reads { "view" } else { "edit" };
         Some(format!(
-            "the role {role} has this right: kubectl create rolebinding NAME --clusterrole={role} \
-             --user=USER --namespace=NAMESPACE"
+            "the role {role} has this right, through lessor-{role}: kubectl create rolebinding NAME \
+             --clusterrole={role} --user=USER --namespace=NAMESPACE"
         ))
     }
 

@@ -2,7 +2,7 @@
 
 use std::hash::Hash;
 
-use super::{Error, LeaseTime, Ttl, leases::Lessor, slots::Slots};
+use super::{Error, LeaseTime, Ttl, leases::Lessor};
 
 /// How many nodes of the wheel one poll may move: about a millisecond's work.
 const MOVES: usize = 8192;
@@ -23,15 +23,15 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         let inner_now = self.down(now);
         let mut moves = MOVES;
         while expired.len() < permitted {
-            let Some(n) = self.first_due(inner_now, &mut moves) else { break };
-            let slot = self.leases.get_mut(n);
-            if !slot.has_begun(self.reign) {
-                slot.begin(self.reign);
-                self.ending += 1;
+            let Some((n, begun)) = self.next_end(inner_now, &mut moves) else { break };
+            if begun {
+                self.ends.set_aside(&mut self.leases, n, inner_now);
+            } else {
+                self.begin(n, inner_now);
             }
+            let slot = self.leases.get_mut(n);
             slot.tries = slot.tries.saturating_add(1);
             expired.push(slot.id);
-            self.wheel.set_aside(&mut self.leases, n, inner_now);
         }
         if let Some(rate) = &mut self.config.expiry_rate
             && !expired.is_empty()
@@ -43,17 +43,20 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
 
     /// When to poll next: no lease ends before. `None` on a follower, and when there is nothing to wait for. O(1).
     ///
-    /// Never later than the next end, but it may be earlier, by the renewals since and by the levels of the wheel: the poll then finds nothing, and the next
-    /// answer is later. A lease costs at most ten such wake-ups, and all leases together no more than one per 64 ms.
+    /// Never later than the next end, but it may be earlier: a lease's node comes down the levels of the wheel step by step, and may belong to one that has been
+    /// renewed or revoked. The poll then finds nothing, and the next answer is later. Such wake-ups are at least 64 ms apart, but for
+    /// leases that were renewed or revoked in their last 64 ms.
     pub fn next_wakeup(&self) -> Option<LeaseTime> {
         if !self.primary {
             return None;
         }
-        let due = self.next_due().map(|due| match &self.config.expiry_rate {
+        let again = self.ends.next().and_then(|again| self.outside(again));
+        let due = self.next_due().into_iter().chain(again).min();
+        let due = due.map(|due| match &self.config.expiry_rate {
             Some(rate) => due.max(rate.next()),
             None => due,
         });
-        let unanswered = self.config.answer_within.zip(self.wheel.aside(&self.leases).next());
+        let unanswered = self.config.answer_within.zip(self.ends.aside(&self.leases).next());
         let give_up = unanswered.and_then(|(within, (_, since))| {
             self.outside(since.saturating_add(Ttl::from(within).as_millis()))
         });
@@ -87,11 +90,8 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
             other => other?,
         };
         let now = self.down(now);
-        let slot = self.leases.get_mut(n);
-        slot.begin(self.reign);
-        slot.tries = 1;
-        self.ending += 1;
-        self.wheel.set_aside(&mut self.leases, n, now);
+        self.begin(n, now);
+        self.leases.get_mut(n).tries = 1;
         Ok(true)
     }
 
@@ -108,21 +108,35 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
 
     /// Ends that were offered and not answered yet, those that wait longest first, and since when.
     pub fn unanswered(&self) -> impl Iterator<Item = (I, LeaseTime)> {
-        self.wheel
+        self.ends
             .aside(&self.leases)
             .filter_map(|(n, since)| Some((self.leases.get(n).id, self.outside(since)?)))
     }
 
+    fn begin(&mut self, n: u32, now: u64) {
+        self.wheel.remove(&mut self.leases, n);
+        self.leases.get_mut(n).begin(self.reign);
+        self.ends.set_aside(&mut self.leases, n, now);
+        self.ending += 1;
+    }
+
+    /// Whose turn it is to end by now, and whether that has begun: the end of the earliest deadline, or one that is to be tried again.
+    fn next_end(&mut self, now: u64, moves: &mut usize) -> Option<(u32, bool)> {
+        let fresh = self.first_due(now, moves).map(|n| (self.leases.get(n).due(), n, false));
+        let again = self.ends.first_due(&mut self.leases, now, moves, |_, _, filed| filed);
+        let again = again.map(|n| (self.leases.get(n).node.at, n, true));
+        fresh.into_iter().chain(again).min().map(|(_, n, begun)| (n, begun))
+    }
+
     fn first_due(&mut self, now: u64, moves: &mut usize) -> Option<u32> {
-        let Self { wheel, leases, reign, .. } = self;
-        wheel.first_due(leases, now, moves, |leases, n, filed| time_of(leases, *reign, n, filed))
+        self.wheel.first_due(&mut self.leases, now, moves, |leases, n, _| leases.get(n).due())
     }
 
     fn give_up_on_answers(&mut self, now: LeaseTime) {
         let Some(within) = self.config.answer_within else { return };
         let before = self.down(now).saturating_sub(Ttl::from(within).as_millis());
         loop {
-            let oldest = self.wheel.aside(&self.leases).next();
+            let oldest = self.ends.aside(&self.leases).next();
             let Some((n, _)) = oldest.filter(|(_, since)| *since <= before) else { return };
             self.try_again(n, now);
         }
@@ -132,7 +146,8 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         let tries = u32::from(self.leases.get(n).tries);
         let pause = Ttl::from(self.config.retry.pause(tries)).as_millis();
         let again = self.up(now).saturating_add(pause);
-        self.wheel.file(&mut self.leases, n, again);
+        self.ends.settle(self.down(now));
+        self.ends.file(&mut self.leases, n, again);
         again
     }
 }
@@ -146,10 +161,4 @@ impl<I: Copy + Eq + Hash, K: Eq + Hash> Lessor<I, K> {
     pub fn ended(&mut self, id: I) -> Result<Vec<K>, Error> {
         self.revoke(id)
     }
-}
-
-/// When the lease of node `n` is really due: when its end is tried again, or at its deadline.
-fn time_of<I>(leases: &Slots<I>, reign: u16, n: u32, filed: u64) -> u64 {
-    let slot = leases.get(n);
-    if slot.has_begun(reign) { filed } else { slot.due() }
 }

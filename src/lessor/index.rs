@@ -48,6 +48,14 @@ impl Place {
     }
 }
 
+/// A key's hash, its home, and what lies there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sought {
+    hash: u32,
+    home: usize,
+    first: Place,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Index {
     /// A power of two of them, at most two thirds taken; or none at all.
@@ -61,27 +69,38 @@ impl Index {
         self.len
     }
 
+    /// Looks where a key's entry would be. What's found holds until the index changes.
+    #[inline]
+    pub(super) fn seek(&self, key: &impl Hash) -> Sought {
+        self.seek_hash((self.hasher.hash_one(key) >> 32) as u32)
+    }
+
+    #[inline]
+    fn seek_hash(&self, hash: u32) -> Sought {
+        let home = self.home(hash);
+        Sought { hash, home, first: self.places.get(home).map_or(Place::EMPTY, |place| *place) }
+    }
+
     /// The number of the entry with this key; `is` tells whether it's the entry with a number.
     #[inline]
     pub(super) fn find(&self, key: &impl Hash, is: impl Fn(u32) -> bool) -> Option<u32> {
-        self.probe(self.hash(key), is).ok().map(|p| self.places[p].at())
+        self.probe(self.seek(key), is).ok().map(|(_, at)| at)
     }
 
-    /// The number of the entry with this key, or `next` for a new one.
+    /// The number of the entry with the key that was sought, or `next` for a new one.
     #[inline]
-    pub(super) fn find_or_add(&mut self, key: &impl Hash, is: impl Fn(u32) -> bool, next: usize) -> Found {
-        let hash = self.hash(key);
-        let empty = match self.probe(hash, &is) {
-            Ok(p) => return Found::Old(self.places[p].at()),
+    pub(super) fn find_or_add(&mut self, sought: Sought, is: impl Fn(u32) -> bool, next: usize) -> Found {
+        let empty = match self.probe(sought, &is) {
+            Ok((_, at)) => return Found::Old(at),
             Err(_) if next >= MAX_LEN => return Found::Full,
             Err(_) if 3 * (self.len + 1) > 2 * self.places.len() => {
                 self.grow();
-                self.probe(hash, |_| false)
+                self.probe(self.seek_hash(sought.hash), |_| false)
             }
             Err(p) => Err(p),
         };
         if let Err(p) = empty {
-            self.places[p] = Place::new(hash, next as u32);
+            self.places[p] = Place::new(sought.hash, next as u32);
             self.len += 1;
         }
         Found::New(next as u32)
@@ -90,8 +109,7 @@ impl Index {
     /// Forgets the entry with this key, and answers its number.
     #[inline]
     pub(super) fn remove(&mut self, key: &impl Hash, is: impl Fn(u32) -> bool) -> Option<u32> {
-        let mut gap = self.probe(self.hash(key), is).ok()?;
-        let at = self.places[gap].at();
+        let (mut gap, at) = self.probe(self.seek(key), is).ok()?;
         self.len -= 1;
         // Those behind move up, unless that would take them in front of their homes.
         let mask = self.places.len() - 1;
@@ -112,23 +130,19 @@ impl Index {
         Some(at)
     }
 
-    /// Where the entry is, or else the empty place where it would go.
+    /// Where the entry is and its number, or else the empty place where it would go.
     #[inline]
-    fn probe(&self, hash: u32, is: impl Fn(u32) -> bool) -> Result<usize, usize> {
-        if self.places.is_empty() {
-            return Err(0);
-        }
-        let mask = self.places.len() - 1;
-        let mut p = self.home(hash);
+    fn probe(&self, sought: Sought, is: impl Fn(u32) -> bool) -> Result<(usize, u32), usize> {
+        let Sought { hash, home: mut p, first: mut place } = sought;
         loop {
-            let place = self.places[p];
             if place == Place::EMPTY {
                 return Err(p);
             }
             if place.hash() == hash && is(place.at()) {
-                return Ok(p);
+                return Ok((p, place.at()));
             }
-            p = (p + 1) & mask;
+            p = (p + 1) & (self.places.len() - 1);
+            place = self.places[p];
         }
     }
 
@@ -138,7 +152,7 @@ impl Index {
         let old = std::mem::replace(&mut self.places, vec![Place::EMPTY; doubled]);
         for place in old {
             if place != Place::EMPTY
-                && let Err(p) = self.probe(place.hash(), |_| false)
+                && let Err(p) = self.probe(self.seek_hash(place.hash()), |_| false)
             {
                 self.places[p] = place;
             }
@@ -148,11 +162,6 @@ impl Index {
     #[inline]
     fn home(&self, hash: u32) -> usize {
         ((u64::from(hash) * self.places.len() as u64) >> 32) as usize
-    }
-
-    #[inline]
-    fn hash(&self, key: &impl Hash) -> u32 {
-        (self.hasher.hash_one(key) >> 32) as u32
     }
 }
 
@@ -173,7 +182,7 @@ mod tests {
             let is = |at: u32| keys[at as usize] == key;
             if add {
                 let next = keys.len();
-                match index.find_or_add(&key, is, next) {
+                match index.find_or_add(index.seek(&key), is, next) {
                     Found::New(at) => prop_assert_eq!(model.insert(key, at), None),
                     Found::Old(at) => prop_assert_eq!(model.get(&key), Some(&at)),
                     Found::Full => prop_assert!(false, "full"),
@@ -202,7 +211,7 @@ mod tests {
     #[test]
     fn there_is_an_end_to_numbers() {
         let mut index = Index::default();
-        assert_eq!(index.find_or_add(&1, |_| false, MAX_LEN), Found::Full);
+        assert_eq!(index.find_or_add(index.seek(&1), |_| false, MAX_LEN), Found::Full);
         assert_eq!(index.len(), 0);
     }
 }

@@ -22,8 +22,10 @@ impl<I: Copy + Eq + Hash, K: Eq + Hash> Lessor<I, K> {
     /// # Errors
     /// [`Error::LeaseNotFound`], [`Error::LeaseExpired`], [`Error::Full`]; nothing has changed then.
     pub fn attach(&mut self, id: I, item: K) -> Result<Option<I>, Error> {
+        let sought = self.items.seek(&item);
         let lease = self.alive(id)?;
-        let (at, former) = match self.items.find_or_insert(item, Item { lease, prev: NONE, next: NONE }) {
+        let fresh = Item { lease, prev: NONE, next: NONE };
+        let (at, former) = match self.items.insert_sought(sought, item, fresh) {
             Found::New(at) => (at, None),
             Found::Old(at) => (at, self.unlink_item(at)),
             Found::Full => return Err(Error::Full),

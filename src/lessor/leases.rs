@@ -3,7 +3,7 @@
 use std::{hash::Hash, time::Duration};
 
 use super::{
-    AboveMax, Config, Error, LeaseTime, Ttl,
+    AboveMax, Config, Error, LeaseTime, Record, Ttl,
     index::Found,
     items::Item,
     load::Load,
@@ -23,7 +23,10 @@ pub struct Lessor<I, K = ()> {
     pub(super) config: Config,
     pub(super) leases: Slots<I>,
     pub(super) items: Table<K, Item>,
+    /// Leases by their deadlines, except those whose end has begun, under this reign:
     pub(super) wheel: Wheel,
+    /// these are here, set aside until they're answered, or filed under the time of the next try.
+    pub(super) ends: Wheel,
     pub(super) primary: bool,
     /// Counts demotions: an end that was begun before one has no effect any more.
     pub(super) reign: u16,
@@ -92,6 +95,7 @@ impl<I, K> Lessor<I, K> {
             leases: Slots::default(),
             items: Table::default(),
             wheel: Wheel::new(ZERO),
+            ends: Wheel::new(ZERO),
             primary: false,
             reign: 0,
             ending: 0,
@@ -119,7 +123,7 @@ impl<I, K> Lessor<I, K> {
         if self.primary {
             self.primary = false;
             self.ending = 0;
-            self.wheel.recall_aside(&mut self.leases);
+            self.ends.pour_into(&mut self.leases, &mut self.wheel);
             self.reign = self.reign.wrapping_add(1);
             if self.reign == 0 {
                 // Numbers of reigns are used again: no lease may carry an old one.
@@ -140,6 +144,12 @@ impl<I, K> Lessor<I, K> {
             ending: self.ending,
             items: self.items.len(),
         }
+    }
+
+    /// How many slots were ever in use at the same time.
+    #[cfg(test)]
+    pub(super) fn slots_ever_used(&self) -> usize {
+        self.leases.ever_used()
     }
 
     /// Lease time as the deadlines count it, rounded down: no end is due before.
@@ -214,7 +224,26 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
     /// [`Error::LeaseNotFound`], [`Error::LeaseExpired`]; [`Error::NotPrimary`] where followers don't renew.
     #[inline]
     pub fn renew(&mut self, id: I, now: LeaseTime) -> Result<Granted, Error> {
-        let n = self.renewable(id)?;
+        if !(self.primary || self.config.followers_renew) {
+            return Err(Error::NotPrimary);
+        }
+        let n = self.leases.find(id).ok_or(Error::LeaseNotFound)?;
+        let now_up = self.up(now);
+        let slot = self.leases.get_mut(n);
+        if slot.phase != Phase::Active || self.config.stretch.is_some() {
+            return self.renew_any(n, now);
+        }
+        // The clock may have stepped back: that takes nothing away.
+        slot.deadline = slot.deadline.max(now_up.saturating_add(slot.ttl));
+        let (ttl, due) = (Ttl::from_millis(slot.ttl), slot.due());
+        Ok(Granted { ttl, deadline: self.outside(due) })
+    }
+
+    #[cold]
+    fn renew_any(&mut self, n: u32, now: LeaseTime) -> Result<Granted, Error> {
+        if self.leases.get(n).has_begun(self.reign) {
+            return Err(Error::LeaseExpired);
+        }
         Ok(self.extend(n, None, now))
     }
 
@@ -223,7 +252,10 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
     /// # Errors
     /// As [`renew`](Self::renew), and [`Error::TtlTooLarge`].
     pub fn renew_with(&mut self, id: I, ttl: Ttl, now: LeaseTime) -> Result<Granted, Error> {
-        let n = self.renewable(id)?;
+        if !(self.primary || self.config.followers_renew) {
+            return Err(Error::NotPrimary);
+        }
+        let n = self.alive(id)?;
         let ttl = self.permitted(ttl)?;
         Ok(self.extend(n, Some(ttl), now))
     }
@@ -310,6 +342,24 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         Some(Duration::from_millis(left.min(until_cap)))
     }
 
+    /// What has to outlive this process, of a lease. O(1).
+    pub fn record(&self, id: I, now: LeaseTime) -> Option<Record<I>> {
+        let slot = self.leases.get(self.leases.find(id)?);
+        let now = self.down(now);
+        let left = |until: u64| Duration::from_millis(until.saturating_sub(now));
+        Some(Record {
+            id,
+            ttl: Ttl::from_millis(slot.ttl),
+            remaining: left(if slot.is_suspended() {
+                slot.deadline.saturating_add(now)
+            } else {
+                slot.deadline
+            }),
+            end_in: (slot.end_by != NEVER).then(|| left(slot.end_by)),
+            suspended: slot.is_suspended(),
+        })
+    }
+
     /// All leases, in no particular order. O(n).
     pub fn leases(&self) -> impl Iterator<Item = Lease<I>> {
         self.leases.iter().map(|slot| self.view(slot))
@@ -344,10 +394,6 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         if self.leases.get(n).has_begun(self.reign) { Err(Error::LeaseExpired) } else { Ok(n) }
     }
 
-    fn renewable(&self, id: I) -> Result<u32, Error> {
-        if self.primary || self.config.followers_renew { self.alive(id) } else { Err(Error::NotPrimary) }
-    }
-
     fn extend(&mut self, n: u32, ttl: Option<Ttl>, now: LeaseTime) -> Granted {
         let now_up = self.up(now);
         if self.config.stretch.is_some() {
@@ -364,14 +410,17 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         slot.deadline = match (slot.is_suspended(), ttl) {
             (true, _) => granted.as_millis(),
             (false, Some(_)) => now_up.saturating_add(granted.as_millis()),
-            // The clock may have stepped back: that takes nothing away.
             (false, None) => slot.deadline.max(now_up.saturating_add(granted.as_millis())),
         };
         let after = slot.due();
+        let begun = slot.has_begun(self.reign);
         // A node that is filed too early is filed anew when its time comes: nothing to do for a plain renewal.
-        if after < before || !matches!(slot.phase, Phase::Active | Phase::Suspended) {
-            self.ending -= usize::from(slot.has_begun(self.reign));
-            slot.live();
+        slot.live();
+        if begun || after < before {
+            if begun {
+                self.ending -= 1;
+                self.ends.remove(&mut self.leases, n);
+            }
             self.wheel.file(&mut self.leases, n, after);
         }
         Granted { ttl: granted, deadline: self.outside(after) }
@@ -417,9 +466,9 @@ impl<I: Copy + Eq + Hash, K: Eq + Hash> Lessor<I, K> {
         let n = self.leases.remove(id).ok_or(Error::LeaseNotFound)?;
         let slot = self.leases.get_mut(n);
         self.suspended -= usize::from(slot.is_suspended());
-        if slot.phase != Phase::Active {
-            self.ending -= usize::from(slot.has_begun(self.reign));
-            self.wheel.remove(&mut self.leases, n);
+        if slot.has_begun(self.reign) {
+            self.ending -= 1;
+            self.ends.remove(&mut self.leases, n);
         }
         let slot = self.leases.get_mut(n);
         slot.phase = Phase::Gone;

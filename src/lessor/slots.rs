@@ -113,6 +113,11 @@ impl<I> Slots<I> {
         self.index.len()
     }
 
+    #[cfg(test)]
+    pub(super) fn ever_used(&self) -> usize {
+        self.len
+    }
+
     #[inline]
     pub(super) fn get(&self, n: u32) -> &Slot<I> {
         &self.chunks[n as usize / CHUNK][n as usize % CHUNK]
@@ -143,8 +148,11 @@ impl<I: Copy + Eq + Hash> Slots<I> {
     pub(super) fn insert(&mut self, mut slot: Slot<I>) -> Found {
         let Self { index, chunks, len, free } = self;
         let n = free.last().map_or(*len, |n| *n as usize);
-        let found =
-            index.find_or_add(&slot.id, |n| chunks[n as usize / CHUNK][n as usize % CHUNK].id == slot.id, n);
+        let found = index.find_or_add(
+            index.seek(&slot.id),
+            |n| chunks[n as usize / CHUNK][n as usize % CHUNK].id == slot.id,
+            n,
+        );
         if found == Found::New(n as u32) {
             if free.pop().is_some() {
                 let old = &mut chunks[n / CHUNK][n % CHUNK];

@@ -2,7 +2,7 @@
 
 use std::{hash::Hash, mem};
 
-use super::index::{Found, Index, NONE};
+use super::index::{Found, Index, NONE, Sought};
 
 #[derive(Debug)]
 enum Entry<K, V> {
@@ -60,11 +60,22 @@ impl<K: Eq + Hash, V> Table<K, V> {
         self.index.find(key, |at| has_key(&self.entries, at, key))
     }
 
+    /// Looks where a key's entry would be, so that its memory is on its way while the caller does something else. What's
+    /// found holds until the table changes.
+    pub(super) fn seek(&self, key: &K) -> Sought {
+        self.index.seek(key)
+    }
+
     /// Adds an entry, unless there is one with this key, which then stays as it is.
     pub(super) fn find_or_insert(&mut self, key: K, value: V) -> Found {
+        self.insert_sought(self.index.seek(&key), key, value)
+    }
+
+    /// As [`find_or_insert`](Self::find_or_insert), of a key that was sought.
+    pub(super) fn insert_sought(&mut self, sought: Sought, key: K, value: V) -> Found {
         let Self { index, entries, free } = self;
         let next = if *free == NONE { entries.len() } else { *free as usize };
-        let found = index.find_or_add(&key, |at| has_key(entries, at, &key), next);
+        let found = index.find_or_add(sought, |at| has_key(entries, at, &key), next);
         if let Found::New(at) = found {
             let used = Entry::Used { key, value };
             match entries.get_mut(at as usize) {

@@ -122,9 +122,23 @@ impl Wheel {
         })
     }
 
-    /// Whatever is set aside is to be filed again, as soon as nodes are taken out. O(1).
-    pub(super) fn recall_aside(&mut self, nodes: &mut impl Nodes) {
-        self.splice_into_moving(nodes, ASIDE);
+    /// Moves all nodes, those set aside too, to another wheel, which files each when it takes nodes out. O(1): whole rings move.
+    pub(super) fn pour_into(&mut self, nodes: &mut impl Nodes, other: &mut Self) {
+        for level in 0..LEVELS {
+            while self.occupied[level] != 0 {
+                let slot = level as u32 * SLOTS as u32 + self.occupied[level].trailing_zeros();
+                let ring = self.empty(HEADS + slot);
+                other.append_moving(nodes, ring);
+            }
+        }
+        for ring in [MOVING, ASIDE] {
+            let ring = self.empty(ring);
+            other.append_moving(nodes, ring);
+        }
+        while let Some((at, n)) = self.early.pop_first() {
+            nodes.node_mut(n).unfile(n);
+            other.file(nodes, n, at);
+        }
     }
 
     /// No node comes out before this time; `None` when none is filed. O(levels).
@@ -175,7 +189,8 @@ impl Wheel {
                 self.cursor = start;
                 let head = HEADS + (level * SLOTS + slot) as u32;
                 if level > 0 {
-                    self.splice_into_moving(nodes, head);
+                    let ring = self.empty(head);
+                    self.append_moving(nodes, ring);
                     continue;
                 }
                 self.first_in(head)?
@@ -216,13 +231,17 @@ impl Wheel {
         self.node(nodes, ring).prev = n;
     }
 
-    fn splice_into_moving(&mut self, nodes: &mut impl Nodes, ring: u32) {
-        let Node { prev: last, next: first, .. } = *self.node(nodes, ring);
-        if first == ring {
-            return;
-        }
-        self.node(nodes, ring).unfile(ring);
+    /// Empties a ring: the first and the last of its nodes, if it had any, still linked to one another.
+    fn empty(&mut self, ring: u32) -> Option<(u32, u32)> {
+        let head = &mut self.heads[(ring - HEADS) as usize];
+        let ends = (head.next, head.prev);
+        head.unfile(ring);
         self.vacate(ring);
+        (ends.0 != ring).then_some(ends)
+    }
+
+    fn append_moving(&mut self, nodes: &mut impl Nodes, ring: Option<(u32, u32)>) {
+        let Some((first, last)) = ring else { return };
         let before = self.node(nodes, MOVING).prev;
         self.node(nodes, before).next = first;
         self.node(nodes, first).prev = before;

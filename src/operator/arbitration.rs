@@ -162,7 +162,7 @@ impl Arbitration {
             (Answer::Lessor(_), Stage::Claiming { reason, before, .. }) => {
                 self.read_for_claim(reason, before, leases, now)
             }
-            (Answer::Gone, _) => {
+            (Answer::Gone | Answer::Deleted, _) => {
                 self.known = None;
                 Move::Send(Request::CreateLessor)
             }

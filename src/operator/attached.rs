@@ -197,7 +197,8 @@ pub(super) fn is_attached(annotations: &BTreeMap<String, String>) -> bool {
 #[derive(Debug, Default)]
 pub struct AttachedObjects {
     objects: HashMap<ObjectId, Object>,
-    by_lease: HashMap<Place, HashSet<ObjectId>>,
+    /// In one order for all, so that what happens follows from what was seen alone.
+    by_lease: HashMap<Place, BTreeSet<ObjectId>>,
 }
 
 impl AttachedObjects {
@@ -270,7 +271,7 @@ impl AttachedObjects {
     /// Takes in a whole listing of `kind` in a namespace (`None`: in all of them): what it didn't show is gone. Answers
     /// with the leases touched.
     pub fn retain(&mut self, kind: &Kind, namespace: Option<&str>, shown: &HashSet<Place>) -> Vec<Place> {
-        let gone: Vec<ObjectId> = self
+        let mut gone: Vec<ObjectId> = self
             .objects
             .keys()
             .filter(|id| {
@@ -279,6 +280,7 @@ impl AttachedObjects {
             .filter(|id| !shown.contains(&id.place))
             .cloned()
             .collect();
+        gone.sort_unstable();
         gone.iter().flat_map(|id| self.forget(id)).collect()
     }
 
@@ -286,7 +288,8 @@ impl AttachedObjects {
     /// with the leases touched.
     pub fn forget_kind(&mut self, name: &str, except: Option<&Kind>) -> Vec<Place> {
         let is_old = |kind: &Kind| except != Some(kind) && *kind.name() == *name;
-        let gone: Vec<ObjectId> = self.objects.keys().filter(|id| is_old(&id.kind)).cloned().collect();
+        let mut gone: Vec<ObjectId> = self.objects.keys().filter(|id| is_old(&id.kind)).cloned().collect();
+        gone.sort_unstable();
         gone.iter().flat_map(|id| self.forget(id)).collect()
     }
 

@@ -31,7 +31,7 @@ pub struct Entry {
     pub published_deadline: Option<LeaseTime>,
     /// Whether its deadline has come nearer since: a promise that must be corrected at once.
     pub nearer: bool,
-    /// When it was granted, at the latest, if that's later than its status says: the answer to the grant came late.
+    /// When it was granted, if that's later than its status says: the request was long on its way.
     pub granted_by: Option<i64>,
     /// When its status was last seen to be written.
     pub written_at: Option<Duration>,
@@ -43,6 +43,11 @@ pub struct Entry {
     pub in_flight: bool,
     /// Whether the lessor has handed it out as expired.
     pub handed_out: bool,
+    /// Whether the request that releases it was sent, bound to the version that is known. It may have been done, or be done
+    /// late, whatever its answer was: what is attached from then on may be meant for the next lease of this name.
+    pub releasing: bool,
+    /// The deadline at which this replica ended it, while something attached to it is still there.
+    pub overran: Option<LeaseTime>,
     /// What was last said of it, so that it isn't said again.
     pub said: Option<&'static str>,
 }
@@ -60,7 +65,7 @@ pub struct Change {
     pub renewed: bool,
     /// Its end was committed since.
     pub ended: bool,
-    /// What is said about its release has changed since.
+    /// What is said about its release has changed since, or its release was refused.
     pub released: bool,
 }
 
@@ -122,7 +127,8 @@ impl Leases {
         }
         if new.status.has_ended() {
             change.ended = !old.status.has_ended();
-            change.released = old.status.released != new.status.released;
+            let releasing = std::mem::take(&mut entry.releasing);
+            change.released = old.status.released != new.status.released || releasing;
             if change.ended {
                 entry.linger_until = now.mono + settings.linger;
                 forget(&mut self.lessor, uid);
@@ -133,7 +139,7 @@ impl Leases {
             if new.status.is_granted() {
                 // Just granted: its time runs from now on, a little after the grant.
                 grant(&mut self.lessor, new, now, settings);
-                entry.granted_by = granted_by(new, now);
+                entry.granted_by = granted_by(new, recorded);
             }
             return change;
         }
@@ -183,6 +189,8 @@ impl Leases {
             due: None,
             in_flight: false,
             handed_out: false,
+            releasing: false,
+            overran: None,
             said: None,
         };
         self.entries.insert(uid, entry);
@@ -229,14 +237,14 @@ impl Leases {
 
     /// The leases in a namespace (`None`: in all) that a whole listing of it didn't show.
     pub fn missing(&self, namespace: Option<&str>, shown: &HashSet<Place>) -> Vec<Uuid> {
-        self.entries
-            .iter()
-            .filter(|(_, entry)| {
-                let place = &entry.record.place;
-                namespace.is_none_or(|namespace| *place.namespace == *namespace) && !shown.contains(place)
-            })
-            .map(|(uid, _)| *uid)
-            .collect()
+        let is_missing = |entry: &Entry| {
+            let place = &entry.record.place;
+            namespace.is_none_or(|namespace| *place.namespace == *namespace) && !shown.contains(place)
+        };
+        let missing = self.entries.iter().filter(|(_, entry)| is_missing(entry));
+        let mut missing: Vec<Uuid> = missing.map(|(uid, _)| *uid).collect();
+        missing.sort_unstable();
+        missing
     }
 
     /// One lease.
@@ -439,11 +447,13 @@ fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from).max(SignedDuration::ZERO)).unwrap_or(Duration::ZERO)
 }
 
-/// The time of a grant that was seen late, to be put in place of the one that was written when it was asked for: after a
-/// restart of all replicas the TTL counts from there.
-fn granted_by(record: &Record, now: &Now) -> Option<i64> {
-    let (grant, server) = (record.status.grant?, now.server?);
-    (elapsed(from_millis(grant.time), server) > RESOLUTION + RESOLUTION).then(|| millis(server))
+/// The time of a grant that was long on its way, to be put in place of the one that was written when it was asked for: after
+/// a restart of all replicas the TTL counts from there.
+///
+/// It is the API server's own record that counts, not when this replica saw the grant: its watch may be late too.
+fn granted_by(record: &Record, recorded: Recorded) -> Option<i64> {
+    let (grant, accepted) = (record.status.grant?, recorded.published?);
+    (elapsed(from_millis(grant.time), accepted) > RESOLUTION + RESOLUTION).then(|| millis(accepted))
 }
 
 /// The deadline that a published `expiryTime` stands for, as far as this machine's clock agrees with the writer's. It

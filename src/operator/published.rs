@@ -26,6 +26,9 @@ pub enum State {
 }
 
 impl State {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Granted, Self::Suspended, Self::Expired, Self::Revoked];
+
     /// The reason as the API writes it.
     pub fn reason(self) -> &'static str {
         match self {
@@ -37,9 +40,7 @@ impl State {
     }
 
     fn read(text: &str) -> Option<Self> {
-        [Self::Granted, Self::Suspended, Self::Expired, Self::Revoked]
-            .into_iter()
-            .find(|s| s.reason() == text)
+        Self::ALL.into_iter().find(|s| s.reason() == text)
     }
 
     fn is_active(self) -> bool {

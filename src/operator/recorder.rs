@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{
+    metrics::EventCounts,
     notice::{About, Notice},
     settings::Settings,
 };
@@ -30,6 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub struct Recorder {
     queue: Arc<Queue>,
+    counts: EventCounts,
 }
 
 #[derive(Debug, Default)]
@@ -46,15 +48,20 @@ struct Waiting {
 
 impl Recorder {
     /// A recorder, and the task that writes its Events at `settings.event_rate`, which never ends.
-    pub fn new(client: Client, settings: &Settings) -> (Self, impl Future<Output = ()> + use<>) {
+    pub fn new(
+        client: Client,
+        settings: &Settings,
+        counts: EventCounts,
+    ) -> (Self, impl Future<Output = ()> + use<>) {
         let queue = Arc::new(Queue::default());
         let reporter = Reporter {
             controller: "lessor.dev/lessor".to_owned(),
             instance: Some(settings.identity.clone()),
         };
-        let writing =
-            write(Events::new(client, reporter), queue.clone(), settings.event_rate, settings.lessor.clone());
-        (Self { queue }, writing)
+        let recorder = Self { queue, counts };
+        let events = Events::new(client, reporter);
+        let writing = write(events, recorder.clone(), settings.event_rate, settings.lessor.clone());
+        (recorder, writing)
     }
 
     /// Logs a notice, and queues it to be written as an Event.
@@ -72,18 +79,24 @@ impl Recorder {
         let queue = if notice.warning { &mut waiting.warnings } else { &mut waiting.others };
         if queue.len() < WAITING {
             queue.push_back(notice);
+        } else {
+            self.counts.count(notice.warning, "dropped");
         }
+        self.counts.waiting(waiting.warnings.len(), waiting.others.len());
         drop(waiting);
         self.queue.filled.notify_one();
     }
 }
 
-async fn write(events: Events, queue: Arc<Queue>, per_second: f64, lessor: String) {
+async fn write(events: Events, recorder: Recorder, per_second: f64, lessor: String) {
+    let Recorder { queue, counts } = recorder;
     let pause = Duration::try_from_secs_f64(1.0 / per_second).unwrap_or(Duration::from_secs(1));
     loop {
         let next = {
             let mut waiting = queue.waiting.lock();
-            waiting.warnings.pop_front().or_else(|| waiting.others.pop_front())
+            let next = waiting.warnings.pop_front().or_else(|| waiting.others.pop_front());
+            counts.waiting(waiting.warnings.len(), waiting.others.len());
+            next
         };
         let Some(notice) = next else {
             queue.filled.notified().await;
@@ -98,9 +111,15 @@ async fn write(events: Events, queue: Arc<Queue>, per_second: f64, lessor: Strin
         };
         let reference = reference(&notice.about, &lessor);
         match tokio::time::timeout(PATIENCE, events.publish(&event, &reference)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(about = %notice.about, %error, "event not written"),
-            Err(_) => tracing::debug!(about = %notice.about, "event not written in time"),
+            Ok(Ok(())) => counts.count(notice.warning, "written"),
+            Ok(Err(error)) => {
+                counts.count(notice.warning, "failed");
+                tracing::debug!(about = %notice.about, %error, "event not written");
+            }
+            Err(_) => {
+                counts.count(notice.warning, "failed");
+                tracing::debug!(about = %notice.about, "event not written in time");
+            }
         }
         tokio::time::sleep(pause).await;
     }
@@ -140,7 +159,51 @@ fn cut(text: &str, bytes: usize) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use uuid::Uuid;
+
     use super::*;
+    use crate::operator::record::Place;
+
+    /// The API server, as far as it takes Events: notes the reason of each.
+    fn server(reasons: Arc<Mutex<Vec<String>>>) -> Client {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let reasons = reasons.clone();
+            async move {
+                let body = request.into_body().collect_bytes().await.unwrap_or_default();
+                let event: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+                reasons.lock().push(event["reason"].as_str().unwrap_or_default().to_owned());
+                Ok::<_, Infallible>(Response::builder().status(201).body(Body::from(body.to_vec())).unwrap())
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ten_thousand_expiries_write_no_ten_thousand_events_and_a_warning_comes_first() {
+        let reasons = Arc::new(Mutex::new(Vec::new()));
+        let settings = Settings { event_rate: 10.0, ..Settings::default() };
+        let (recorder, writing) = Recorder::new(server(reasons.clone()), &settings, EventCounts::default());
+        let writing = tokio::spawn(writing);
+        for n in 0..10_000 {
+            let about = About::Lease(Place::new("shop", format!("lease-{n}")), Uuid::from_u128(n));
+            recorder.tell(Notice::normal(about, "Expired", "expired"));
+        }
+        let about = About::Lease(Place::new("shop", "stuck"), Uuid::from_u128(10_000));
+        recorder.tell(Notice::warning(about, "Hindered", "hindered"));
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        {
+            let reasons = reasons.lock();
+            assert_eq!(reasons.first().map(String::as_str), Some("Hindered"));
+            assert!((90..=101).contains(&reasons.len()), "{} events in ten seconds", reasons.len());
+        }
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert_eq!(reasons.lock().len(), WAITING + 1);
+        writing.abort();
+    }
 
     #[test]
     fn a_note_is_cut_between_characters() {

@@ -94,6 +94,17 @@ impl Request {
             Self::Remove { removal: Removal::Keys { .. } | Removal::Members { .. }, .. } => "remove-keys",
         }
     }
+
+    /// The lease that it is about.
+    pub fn lease(&self) -> Option<&Place> {
+        match self {
+            Self::ReadLease { lease }
+            | Self::SetFinalizers { lease, .. }
+            | Self::WriteStatus { lease, .. }
+            | Self::DeleteLease { lease, .. } => Some(lease),
+            _ => None,
+        }
+    }
 }
 
 /// What the server answered.
@@ -111,6 +122,17 @@ pub enum Answer {
     Gone,
     /// It was not done, or nobody knows whether it was.
     Refused(Refusal),
+}
+
+impl Answer {
+    /// A word for metrics.
+    pub fn outcome(&self) -> &'static str {
+        match self {
+            Self::Lessor(_) | Self::Lease(_) | Self::Object(_) | Self::Deleted => "ok",
+            Self::Gone => "gone",
+            Self::Refused(refusal) => refusal.outcome(),
+        }
+    }
 }
 
 /// Why a request was not done.
@@ -134,6 +156,23 @@ pub enum Refusal {
     Failing(String),
     /// No answer came: whether the request was done is unknown.
     NoAnswer(String),
+}
+
+impl Refusal {
+    /// A word for metrics.
+    pub fn outcome(&self) -> &'static str {
+        match self {
+            Self::Conflict => "conflict",
+            Self::LowerTerm => "lower-term",
+            Self::NoSuchKind => "no-such-kind",
+            Self::Invalid(_) => "invalid",
+            Self::Unremovable(_) => "unremovable",
+            Self::Forbidden(_) => "forbidden",
+            Self::Throttled(_) => "throttled",
+            Self::Failing(_) => "failing",
+            Self::NoAnswer(_) => "no-answer",
+        }
+    }
 }
 
 impl std::fmt::Display for Refusal {

@@ -8,11 +8,13 @@ use thiserror::Error;
 use tokio::{
     sync::mpsc,
     task::{AbortHandle, JoinSet},
+    time::Instant,
 };
 
 use super::{
     admin::{self, Question},
     hearing::Hearing,
+    metrics::Metrics,
     recorder::Recorder,
     replica::{Output, Replica, Ticket},
     request::Answer,
@@ -86,19 +88,23 @@ pub async fn run_with(
     let (asking, questions) = mpsc::channel(8);
     let mut background = JoinSet::new();
     watches::start(&client, &settings, &sender, &mut background);
-    let (recorder, writing) = Recorder::new(client.clone(), &settings);
+    let metrics = Metrics::new();
+    let (recorder, writing) = Recorder::new(client.clone(), &settings, metrics.events());
     background.spawn(async {
         writing.await;
         Ok(())
     });
     if let Some(address) = settings.admin_address {
+        let (metrics, hearing) = (metrics.clone(), hearing.clone());
+        let sources = admin::Sources { questions: asking, metrics, hearing };
         background.spawn(async move {
-            admin::serve(address, asking).await.map_err(|error| Error::Admin(address, error))
+            admin::serve(address, sources).await.map_err(|error| Error::Admin(address, error))
         });
     }
     let shell = Shell {
         server: Server::new(client, settings.lessor.clone()),
         recorder,
+        metrics,
         replica: Replica::new(settings),
         hearing,
         requests: JoinSet::new(),
@@ -111,6 +117,7 @@ pub async fn run_with(
 struct Shell {
     server: Server,
     recorder: Recorder,
+    metrics: Metrics,
     replica: Replica,
     hearing: Hearing,
     requests: JoinSet<(Ticket, Answer)>,
@@ -166,8 +173,10 @@ impl Shell {
                     self.replica.answer(ticket, answer, &self.hearing.now());
                 }
                 _ = observations.recv_many(&mut batch, BATCH) => {
+                    self.metrics.waiting(observations.len());
                     let now = self.hearing.now();
                     for observation in batch.drain(..) {
+                        self.metrics.observe(&observation);
                         self.replica.observe(observation, &now);
                     }
                 }
@@ -175,7 +184,7 @@ impl Shell {
                     ended.map_err(Error::Task)??;
                     return Err(Error::Ended);
                 }
-                Some(question) = questions.recv() => question(&self.replica),
+                Some(question) = questions.recv() => question(&mut self.replica),
                 () = self.hearing.heard_again() => self.replica.heard_again(&self.hearing.now()),
                 () = wake => {}
             }
@@ -189,9 +198,18 @@ impl Shell {
             }
         }
         for (ticket, request, by) in output.requests {
-            let (server, by) = (self.server.clone(), self.hearing.instant(by));
-            let sending = async move { (ticket, server.send(request, by).await) };
+            let (server, metrics) = (self.server.clone(), self.metrics.clone());
+            let by = self.hearing.instant(by);
+            let sending = async move {
+                let (verb, sent) = (request.verb(), Instant::now());
+                let answer = server.send(request, by).await;
+                metrics.request(verb, &answer, sent.elapsed());
+                (ticket, answer)
+            };
             self.aborts.insert(ticket, self.requests.spawn(sending));
+        }
+        for deed in output.deeds {
+            self.metrics.count(deed);
         }
         for notice in output.notices {
             self.recorder.tell(notice);

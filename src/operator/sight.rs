@@ -5,9 +5,11 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::{kinds::KindName, watches::Failure};
+use super::{hearing::Now, kinds::KindName, watches::Failure};
+use crate::lessor::LeaseTime;
 
-/// For this long, a failing watch holds up the release of leases: what it doesn't show might be attached.
+/// For this long, a failing watch holds up the release of leases: what it doesn't show might be attached. In lease time: what
+/// fails since the API server can't be reached at all delays nothing that could go on without it.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A watch that is open again may take this long to show what it has missed.
 const CATCHING_UP: Duration = Duration::from_secs(3);
@@ -32,8 +34,12 @@ struct Sight {
     failure: Option<Failure>,
     /// Since when it fails, short recoveries not counted.
     failing_since: Duration,
-    /// Until when it was failing last.
-    failing_until: Option<Duration>,
+    /// The same, in lease time.
+    patient_since: LeaseTime,
+    /// When it was failing last.
+    failing_until: Option<LeaseTime>,
+    /// When it recovered last.
+    recovered_at: Duration,
 }
 
 /// What keeps a kind from being seen, for people.
@@ -53,24 +59,24 @@ impl Sights {
     }
 
     /// All objects of a kind in a scope have been shown.
-    pub fn synced(&mut self, kind: &KindName, scope: &Scope, now: Duration) {
+    pub fn synced(&mut self, kind: &KindName, scope: &Scope, now: &Now) {
         let sight = self.sight(kind, scope);
         sight.synced = true;
         sight.recover(now);
     }
 
     /// A watch that had broken goes on where it was. Answers whether it was failing.
-    pub fn resumed(&mut self, kind: &KindName, scope: &Scope, now: Duration) -> bool {
+    pub fn resumed(&mut self, kind: &KindName, scope: &Scope, now: &Now) -> bool {
         self.sight(kind, scope).recover(now)
     }
 
     /// A watch fails. Answers whether that is news.
-    pub fn failing(&mut self, kind: &KindName, scope: &Scope, failure: Failure, now: Duration) -> bool {
+    pub fn failing(&mut self, kind: &KindName, scope: &Scope, failure: Failure, now: &Now) -> bool {
         self.sight(kind, scope).fail(failure, now)
     }
 
     /// A kind can't even be discovered. Answers whether that is news.
-    pub fn unknown(&mut self, kind: &KindName, failure: &Failure, now: Duration) -> bool {
+    pub fn unknown(&mut self, kind: &KindName, failure: &Failure, now: &Now) -> bool {
         let scopes = self.kinds.entry(kind.clone()).or_default();
         scopes.values_mut().filter_map(|sight| sight.fail(failure.clone(), now).then_some(())).count() > 0
     }
@@ -88,7 +94,7 @@ impl Sights {
 
     /// Until when something may be attached in this namespace that no watch has shown; zero if all is seen, or if it
     /// takes too long to wait for.
-    pub fn blind_until(&self, namespace: &str, now: Duration) -> Duration {
+    pub fn blind_until(&self, namespace: &str, now: &Now) -> Duration {
         let of_namespace = |scope: &Scope| scope.as_deref().is_none_or(|scope| scope == namespace);
         let sights = self.kinds.values().flatten().filter(|(scope, _)| of_namespace(scope));
         sights.map(|(_, sight)| sight.blind_until(now)).max().unwrap_or_default()
@@ -134,31 +140,33 @@ pub enum State<'a> {
 }
 
 impl Sight {
-    fn fail(&mut self, failure: Failure, now: Duration) -> bool {
-        if self.failing_until.is_none_or(|until| until + PATIENCE <= now) {
-            self.failing_since = now;
+    fn fail(&mut self, failure: Failure, now: &Now) -> bool {
+        if self.failing_until.is_none_or(|until| until + PATIENCE <= now.lease) {
+            self.failing_since = now.mono;
+            self.patient_since = now.lease;
         }
-        self.failing_until = Some(now);
+        self.failing_until = Some(now.lease);
         let news = self.failure.as_ref() != Some(&failure);
         self.failure = Some(failure);
         news
     }
 
-    fn recover(&mut self, now: Duration) -> bool {
+    fn recover(&mut self, now: &Now) -> bool {
         let was_failing = self.failure.take().is_some();
         if was_failing {
-            self.failing_until = Some(now);
+            self.failing_until = Some(now.lease);
+            self.recovered_at = now.mono;
         }
         was_failing
     }
 
-    fn blind_until(&self, now: Duration) -> Duration {
-        let patient_until = self.failing_since + PATIENCE;
-        match (&self.failure, self.failing_until) {
-            (Some(failure), _) if !failure.is_transient() => Duration::ZERO,
-            (Some(_), _) if now < patient_until => patient_until,
-            (None, Some(until)) if now < patient_until => until + CATCHING_UP,
-            _ => Duration::ZERO,
+    fn blind_until(&self, now: &Now) -> Duration {
+        let patience = (self.patient_since + PATIENCE).since(now.lease);
+        match &self.failure {
+            Some(failure) if !failure.is_transient() => Duration::ZERO,
+            _ if self.failing_until.is_none() || patience.is_zero() => Duration::ZERO,
+            Some(_) => now.mono + patience,
+            None => self.recovered_at + CATCHING_UP,
         }
     }
 
@@ -170,10 +178,29 @@ impl Sight {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::jiff::Timestamp;
+
     use super::*;
 
     fn seconds(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
+    }
+
+    /// This long after the start, while the API server was always heard.
+    fn at(secs: u64) -> Now {
+        heard(secs, secs)
+    }
+
+    /// This long after the start, and at this lease time.
+    fn heard(mono: u64, lease: u64) -> Now {
+        Now {
+            mono: seconds(mono),
+            lease: LeaseTime::from_duration(seconds(lease)),
+            wall: Timestamp::UNIX_EPOCH,
+            server: None,
+            silence: Duration::ZERO,
+            deaf: false,
+        }
     }
 
     fn transient() -> Failure {
@@ -188,46 +215,58 @@ mod tests {
     #[test]
     fn a_kind_that_fails_for_a_moment_holds_up_releases_until_it_has_caught_up() {
         let (mut sights, kind, scope) = sights();
-        sights.synced(&kind, &scope, seconds(0));
-        assert_eq!(sights.blind_until("shop", seconds(100)), Duration::ZERO);
-        sights.failing(&kind, &scope, transient(), seconds(100));
-        assert_eq!(sights.blind_until("shop", seconds(101)), seconds(130));
-        assert!(sights.resumed(&kind, &scope, seconds(105)));
-        assert_eq!(sights.blind_until("shop", seconds(105)), seconds(108));
+        sights.synced(&kind, &scope, &at(0));
+        assert_eq!(sights.blind_until("shop", &at(100)), Duration::ZERO);
+        sights.failing(&kind, &scope, transient(), &at(100));
+        assert_eq!(sights.blind_until("shop", &at(101)), seconds(130));
+        assert!(sights.resumed(&kind, &scope, &at(105)));
+        assert_eq!(sights.blind_until("shop", &at(105)), seconds(108));
+    }
+
+    #[test]
+    fn after_an_outage_a_kind_has_all_the_time_to_be_seen_again() {
+        let (mut sights, kind, scope) = sights();
+        sights.synced(&kind, &scope, &at(0));
+        // The API server can't be reached for five minutes, and is heard again.
+        sights.failing(&kind, &scope, transient(), &at(100));
+        sights.failing(&kind, &scope, transient(), &heard(395, 100));
+        assert_eq!(sights.blind_until("shop", &heard(401, 101)), seconds(430));
+        assert!(sights.resumed(&kind, &scope, &heard(405, 105)));
+        assert_eq!(sights.blind_until("shop", &heard(405, 105)), seconds(408));
     }
 
     #[test]
     fn a_kind_that_fails_for_long_holds_up_nothing_even_if_it_recovers_now_and_then() {
         let (mut sights, kind, scope) = sights();
-        for at in (0..60).step_by(5) {
-            sights.failing(&kind, &scope, transient(), seconds(at));
-            sights.resumed(&kind, &scope, seconds(at + 1));
+        for begin in (0..60).step_by(5) {
+            sights.failing(&kind, &scope, transient(), &at(begin));
+            sights.resumed(&kind, &scope, &at(begin + 1));
         }
-        assert_eq!(sights.blind_until("shop", seconds(60)), Duration::ZERO);
+        assert_eq!(sights.blind_until("shop", &at(60)), Duration::ZERO);
     }
 
     #[test]
     fn a_kind_that_somebody_has_to_install_or_permit_holds_up_nothing() {
         let (mut sights, kind, _) = sights();
         for failure in [Failure::NoSuchKind, Failure::Forbidden("no".to_owned())] {
-            sights.unknown(&kind, &failure, seconds(1));
-            assert_eq!(sights.blind_until("shop", seconds(1)), Duration::ZERO);
+            sights.unknown(&kind, &failure, &at(1));
+            assert_eq!(sights.blind_until("shop", &at(1)), Duration::ZERO);
             assert_eq!(sights.unseen().count(), 0, "readiness doesn't wait for it");
         }
-        assert_eq!(sights.blind_until("shop", seconds(1)), Duration::ZERO);
+        assert_eq!(sights.blind_until("shop", &at(1)), Duration::ZERO);
     }
 
     #[test]
     fn people_hear_at_once_of_what_they_must_mend_and_later_of_what_may_pass() {
         let (mut sights, kind, scope) = sights();
-        sights.failing(&kind, &scope, transient(), seconds(10));
+        sights.failing(&kind, &scope, transient(), &at(10));
         assert_eq!(sights.troubles(seconds(10)), []);
         assert_eq!(sights.troubles_change_at(seconds(10)), Some(seconds(15)));
         assert_eq!(sights.troubles(seconds(15)).len(), 1);
-        sights.failing(&kind, &scope, Failure::Forbidden("no".to_owned()), seconds(16));
+        sights.failing(&kind, &scope, Failure::Forbidden("no".to_owned()), &at(16));
         let failure = Failure::Forbidden("no".to_owned());
         assert_eq!(sights.troubles(seconds(16)), [Trouble { kind: kind.clone(), failure }]);
-        sights.synced(&kind, &scope, seconds(17));
+        sights.synced(&kind, &scope, &at(17));
         assert_eq!(sights.troubles(seconds(17)), []);
     }
 }

@@ -41,10 +41,12 @@ pub struct Situation<'a> {
     pub published_deadline: Option<LeaseTime>,
     /// Whether the deadline has come nearer since.
     pub nearer: bool,
-    /// When the lease was granted at the latest, if its status names an earlier time.
+    /// When the lease was granted, if its status names an earlier time.
     pub granted_by: Option<i64>,
     /// When its status was last written.
     pub written_at: Option<Duration>,
+    /// Whether it is being released: what is attached from then on is none of its.
+    pub releasing: bool,
     /// What is attached to it now.
     pub attached: Attached,
     /// Why what is attached doesn't go, if that's so.
@@ -177,6 +179,9 @@ impl Situation<'_> {
         if !record.has_finalizer() {
             let stays = record.deleting || (record.retain && record.status.state() == Some(State::Expired));
             return if stays { Step::Rest } else { Step::Act(Act::Delete) };
+        }
+        if self.releasing {
+            return Step::Act(Act::RemoveFinalizer);
         }
         if self.attached != Attached::default() {
             return match self.hindrance {
@@ -361,6 +366,7 @@ mod tests {
             published_deadline: Some(at(published - 1 + TTL)),
             nearer: false,
             granted_by: None,
+            releasing: false,
             written_at: Some(Duration::from_secs(published)),
             attached: Attached::default(),
             hindrance: None,

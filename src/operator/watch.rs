@@ -333,3 +333,6 @@ impl Retry {
         delays.next().unwrap_or(longest).min(longest)
     }
 }
+
+#[cfg(test)]
+mod tests;

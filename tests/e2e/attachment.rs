@@ -3,19 +3,10 @@
 use std::time::Duration;
 
 use k8s_openapi::ByteString;
-use lessor::api::Lease;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::world::{MOMENT, World};
-
-/// Whether this is how much a lease's status says is attached.
-fn attached(objects: i64, keys: i64) -> impl Fn(&Lease) -> bool {
-    move |lease| {
-        let attached = lease.status.as_ref().and_then(|status| status.attached).unwrap_or_default();
-        (attached.objects, attached.keys) == (objects, keys)
-    }
-}
+use crate::world::{MOMENT, World, attached};
 
 pub(crate) async fn objects_and_keys_attach_by_all_three_annotations() {
     let world = World::new("forms").await;

@@ -8,7 +8,7 @@ use lessor::api::Lease;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::world::{MOMENT, World, condition, has_condition, holder};
+use crate::world::{MOMENT, World, attached, condition, has_condition, holder};
 
 impl World {
     /// A lease that has nothing to do with what is wrong, and must end in time.
@@ -101,10 +101,7 @@ pub(crate) async fn a_key_that_is_not_there_counts_as_attached_and_only_its_anno
     let annotations = json!({"key.lessor.dev/missing": "lease", "example.com/kept": "yes"});
     let before = world.config_map("shared", annotations, &["a"]).await;
     world.granted("lease", json!({"ttlSeconds": 2})).await;
-    let counts = |lease: &Lease| {
-        lease.status.as_ref().and_then(|status| status.attached).is_some_and(|attached| attached.keys == 1)
-    };
-    world.wait_lease("lease", "counts the key", counts).await;
+    world.wait_lease("lease", "counts the key", attached(0, 1)).await;
     world.wait_gone("lease").await;
     let after = world.map("shared").await;
     assert_eq!(after.data, before.data);

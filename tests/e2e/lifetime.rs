@@ -5,9 +5,9 @@ use std::time::Duration;
 use k8s_openapi::jiff::SignedDuration;
 use lessor::api::Lease;
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use crate::world::{World, has_condition};
+use crate::world::{PATIENCE, World, has_condition};
 
 const SUSPENDED: fn(&Lease) -> bool = |lease| has_condition(lease, "Active", "True", "Suspended");
 const RUNNING: fn(&Lease) -> bool = |lease| has_condition(lease, "Active", "True", "Granted");
@@ -79,10 +79,10 @@ pub(crate) async fn a_lease_ends_at_its_maximum_lifetime_however_often_it_is_ren
     let _operator = world.primary(&[]).await;
     world.granted("lease", json!({"ttlSeconds": 2, "maxLifetimeSeconds": 4})).await;
     world.granted("asleep", json!({"ttlSeconds": 600, "maxLifetimeSeconds": 3, "suspend": true})).await;
-    let mut renewals = 0;
-    while world.renew("lease").await.is_ok() {
+    let (mut renewals, start) = (0, Instant::now());
+    while world.renew("lease").await.is_ok() && start.elapsed() < PATIENCE {
         renewals += 1;
-        sleep(Duration::from_millis(300)).await;
+        sleep(Duration::from_millis(200)).await;
     }
     world.wait_gone("lease").await;
     world.wait_gone("asleep").await;
@@ -96,7 +96,7 @@ pub(crate) async fn a_lease_ends_at_its_maximum_lifetime_however_often_it_is_ren
         assert!(late < world.most_late(Duration::from_secs(1)), "{late:?}: {life:?}");
         world.print(format_args!("{name} ended {} ms after its maximum lifetime", late.as_millis()));
     }
-    assert!(renewals > 5, "{renewals} renewals");
+    assert!(renewals > 2, "{renewals} renewals, so it would have lived on");
 }
 
 pub(crate) async fn a_warning_comes_before_the_end_and_a_renewal_takes_it_back() {

@@ -15,7 +15,7 @@ use kube::{
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
 use lessor::{
-    api::{Lease, Lessor, crd, time},
+    api::{Lease, Lessor, crd, lease::Attached, time},
     operator::run::AGENT,
 };
 use lessor_cluster::{
@@ -392,6 +392,11 @@ pub(crate) fn condition<'a>(lease: &'a Lease, type_: &str) -> Option<&'a Conditi
 /// Whether a lease has this condition, with this status and reason.
 pub(crate) fn has_condition(lease: &Lease, type_: &str, status: &str, reason: &str) -> bool {
     condition(lease, type_).is_some_and(|condition| condition.status == status && condition.reason == reason)
+}
+
+/// Whether this is how much a lease's status says is attached.
+pub(crate) fn attached(objects: i64, keys: i64) -> impl Fn(&Lease) -> bool {
+    move |lease| lease.status.as_ref().and_then(|status| status.attached) == Some(Attached { objects, keys })
 }
 
 /// Whether the API server has refused a renewal since the lease has ended (or is gone already).

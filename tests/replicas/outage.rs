@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     holder::{Holder, Tally},
-    replicas::{LEASE_DURATION, NOISE, OwnCluster, Replicas, Way, wall, within},
+    replicas::{LEASE_DURATION, OwnCluster, PATIENCE, Replicas, Way, wall, within},
 };
 
 const TTL: Duration = Duration::from_secs(15);
@@ -72,7 +72,7 @@ async fn outage(
     let (from, to) = happen(cluster.0, length).await;
     let back = Instant::now();
     for lease in &left {
-        within(TTL + LEASE_DURATION + 3 * NOISE, &format!("lease {lease} is gone"), async || {
+        within(TTL + LEASE_DURATION + PATIENCE, &format!("lease {lease} is gone"), async || {
             replicas.leases().get_opt(lease).await.ok()?.is_none().then_some(())
         })
         .await;
@@ -136,7 +136,7 @@ pub(crate) async fn a_replica_that_is_cut_off_alone_ends_nothing_early_and_littl
         late(19),
         late(40)
     );
-    assert!([4, 9].iter().all(|ttl| late(*ttl) < LEASE_DURATION + NOISE));
-    assert!([14, 19].iter().all(|ttl| late(*ttl) < NOISE));
-    assert!(late(40) < CUT + NOISE);
+    assert!([4, 9].iter().all(|ttl| late(*ttl) < LEASE_DURATION + replicas.noise()));
+    assert!([14, 19].iter().all(|ttl| late(*ttl) < replicas.noise()));
+    assert!(late(40) < CUT + replicas.noise());
 }

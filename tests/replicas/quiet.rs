@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    replicas::{LEASE_DURATION, NOISE, Replicas, Way, shared, within},
+    replicas::{LEASE_DURATION, Replicas, Way, shared, within},
     world::PATIENCE,
 };
 
@@ -96,5 +96,5 @@ pub(crate) async fn replicas_with_different_settings_do_not_fight() {
     assert_eq!(figures.primaries.len(), 5, "{figures}");
     // The finalizer, the grant, and at most one correction by each primary.
     assert!(writes.requests() <= 2 + 4, "they fight: {writes}");
-    assert!(figures.late(1.0) < Duration::from_secs(6) + NOISE);
+    assert!(figures.late(1.0) < Duration::from_secs(6) + replicas.noise());
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::{Instant, interval};
 
-use crate::replicas::{LEASE_DURATION, NOISE, Replicas, Way, shared};
+use crate::replicas::{LEASE_DURATION, Replicas, Way, shared};
 
 pub(crate) async fn a_lease_that_nobody_renews_ends_in_time_under_a_rolling_restart() {
     const RESTARTS: usize = 9;
@@ -40,10 +40,11 @@ pub(crate) async fn a_lease_that_nobody_renews_ends_in_time_under_a_rolling_rest
         replicas.wait_map_gone(&format!("round-{round}")).await;
         replicas.wait_gone(&format!("round-{round}")).await;
     }
+    replicas.primary_now().await;
     let took = started.elapsed();
     let figures =
         replicas.check(format_args!("{RESTARTS} restarts in {took:?}, {changes} of them of the primary"));
     assert_eq!(figures.expired, 6);
-    assert!(figures.late(1.0) < SLACK + LEASE_DURATION + NOISE, "{figures}");
+    assert!(figures.late(1.0) < SLACK + LEASE_DURATION + replicas.noise(), "{figures}");
     assert_eq!(figures.primaries.len(), 1 + changes, "one takeover each");
 }

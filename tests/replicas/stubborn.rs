@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    replicas::{LEASE_DURATION, NOISE, PATIENCE, Replicas, Way, between, wall, within},
+    replicas::{LEASE_DURATION, PATIENCE, Replicas, Way, between, wall, within},
     world::holder,
 };
 
@@ -67,7 +67,7 @@ pub(crate) async fn a_lease_that_cannot_end_or_be_released_does_not_change_the_p
     assert!(refused as f64 <= 2.0 * watched.as_secs_f64(), "{refused} refused writes in {watched:?}");
     assert!(about_hindered <= 2, "{about_hindered} writes for what no retry helps");
     assert_eq!(figures.primaries.len(), 1);
-    assert!(figures.late(1.0) < NOISE, "others suffer: {figures}");
+    assert!(figures.late(1.0) < replicas.noise(), "others suffer: {figures}");
 }
 
 /// Lets the API server refuse each write of the status of these leases, and waits until it does.

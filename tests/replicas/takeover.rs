@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     holder::Holder,
-    replicas::{LEASE_DURATION, NOISE, Replicas, Way, between, shared, wall, within},
+    replicas::{LEASE_DURATION, PATIENCE, Replicas, Way, between, shared, wall, within},
 };
 
 pub(crate) async fn a_killed_primary_is_replaced_within_a_lease_duration_and_no_deadline_moves() {
@@ -38,8 +38,8 @@ pub(crate) async fn a_killed_primary_is_replaced_within_a_lease_duration_and_no_
     let later = [14, 17, 20].map(|ttl| figures.late_of(&format!("later-{ttl}")).expect("it expired"));
     println!("    the next due lease ended {due:?} after its deadline, those after it {later:?}");
     assert_eq!(figures.primaries.iter().map(|(term, _)| *term).collect::<Vec<_>>(), [1, 2]);
-    assert!(due < LEASE_DURATION + NOISE);
-    assert!(later.iter().all(|late| *late < NOISE), "a deadline has moved: {later:?}");
+    assert!(due < LEASE_DURATION + replicas.noise());
+    assert!(later.iter().all(|late| *late < replicas.noise()), "a deadline has moved: {later:?}");
 }
 
 pub(crate) async fn a_primary_that_stops_in_order_is_replaced_at_once() {
@@ -63,7 +63,7 @@ pub(crate) async fn a_primary_that_stops_in_order_is_replaced_at_once() {
     let figures = replicas.check(format_args!("replaced within {took:?}"));
     assert!(took.iter().all(|took| *took < LEASE_DURATION), "{took:?}");
     assert_eq!(figures.primaries.iter().map(|(term, _)| *term).collect::<Vec<_>>(), [1, 2, 3, 4]);
-    assert!(figures.late(1.0) < NOISE, "{figures}");
+    assert!(figures.late(1.0) < replicas.noise(), "{figures}");
 }
 
 pub(crate) async fn a_primary_that_was_paused_does_nothing_wrong_when_it_wakes_up() {
@@ -93,7 +93,7 @@ pub(crate) async fn a_primary_that_was_paused_does_nothing_wrong_when_it_wakes_u
         late && seen.json().is_some_and(|body| !body["status"]["endTime"].is_null())
     });
     replicas.granted("early", json!({"ttlSeconds": 1})).await;
-    within(NOISE * 4, "its requests are on their way", async || {
+    within(PATIENCE, "its requests are on their way", async || {
         (removals.held().len() >= 3 && ends.held().len() >= 2).then_some(())
     })
     .await;

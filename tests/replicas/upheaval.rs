@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    replicas::{LEASE_DURATION, NOISE, OwnCluster, PATIENCE, Replicas, Way, within},
+    replicas::{LEASE_DURATION, OwnCluster, PATIENCE, Replicas, Way, within},
     world::install_crds,
 };
 
@@ -41,8 +41,8 @@ pub(crate) async fn a_lessor_deleted_by_hand_comes_back_and_terms_go_on() {
         before.term, after.term
     ));
     assert!(after.term > before.term || (after.term == before.term && after.primary == before.primary));
-    assert!(back < LEASE_DURATION + NOISE);
-    assert!(figures.late_of("due").expect("it expired") < LEASE_DURATION + NOISE);
+    assert!(back < LEASE_DURATION + replicas.noise());
+    assert!(figures.late_of("due").expect("it expired") < LEASE_DURATION + replicas.noise());
 }
 
 pub(crate) async fn both_crds_deleted_at_once_hang_on_nothing() {

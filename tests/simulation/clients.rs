@@ -141,7 +141,7 @@ impl Holder {
             let problem = format!("lease {} went though its holder never missed a renewal", self.name);
             return Visit { again: random.seconds(1, 5), problem: Some(problem) };
         }
-        if over && !self.faithful || random.percent(40) && !self.faithful {
+        if !self.faithful && (over || random.percent(40)) {
             return Visit::after(random.seconds(1, 10));
         }
         let ttl = if self.faithful { 12 } else { ttl(random) };

@@ -4,6 +4,8 @@
 //! All that happens in a run follows from its seed. A run that fails prints its seed; that seed again, with all that the
 //! API server did: `just simulate SEED..SEED+1`.
 
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
+
 mod clients;
 mod plan;
 mod process;
@@ -66,7 +68,7 @@ fn no_promise_is_broken_in_any_world() {
 
 #[test]
 fn a_world_can_be_repeated() {
-    for seed in 1..5 {
+    for seed in 1..4 {
         let [first, second] = [(); 2].map(|()| World::new(seed, false).run());
         assert_eq!(first.fingerprint, second.fingerprint, "seed {seed}");
     }

@@ -106,7 +106,7 @@ impl Plan {
             let incident = match random.below(6) {
                 0 if restarts => Incident::Crash(replica, lasts),
                 1 if restarts => Incident::Stop(replica, lasts),
-                2 | 0 | 1 => Incident::Pause(replica, lasts),
+                0..=2 => Incident::Pause(replica, lasts),
                 3 => Incident::WallClock(replica, random.seconds(0, 7200), random.percent(50)),
                 4 => Incident::Compaction,
                 _ => Incident::LessorDeleted,

@@ -124,6 +124,8 @@ impl World {
     /// The world of this seed. With `print`, everything that the API server does is printed.
     pub(crate) fn new(seed: u64, print: bool) -> Self {
         let plan = Plan::of(seed);
+        // The pauses between tries have a jitter that comes from here.
+        fastrand::seed(seed);
         let mut world = Self {
             random: Random::new(seed),
             now: Duration::ZERO,
@@ -246,7 +248,7 @@ impl World {
 
     fn latency(&mut self) -> Duration {
         let slow = self.plan.until(self.now, |fault| fault == Fault::Slow).is_some();
-        let most = if slow && self.random.percent(50) { 2500 } else { 15 };
+        let most = if slow && self.random.percent(50) { 1500 } else { 15 };
         self.random.between(Duration::from_micros(500), Duration::from_millis(most))
     }
 
@@ -420,9 +422,11 @@ impl World {
 
     /// At rest nothing is sent: all that is left at the end is one holder that renews.
     fn heed_quiet(&mut self, call: &Call, line: &str) {
-        // What is left costs a refresh of what is published now and then, and the proof of a primary that was idle before it.
+        // What is left costs a refresh of what is published now and then, the proof of a primary that was idle before it, and
+        // another look where the refresh met a renewal.
         let refresh =
             call.target.subresource == "status" && matches!(&*call.target.name, "lease-0" | "default");
+        let refresh = refresh || call.verb == "get" && call.target.name == "lease-0";
         if self.now > self.plan.length + SETTLING - QUIET && !refresh {
             self.problems.push(format!("sent though there is nothing to do: {line}"));
         }
@@ -469,7 +473,8 @@ impl World {
         let to = self.server.changes.len();
         self.at(at, Event::Shown { watch: id, to });
         self.at(self.now + Duration::from_secs(60), Event::Bookmarked { watch: id });
-        self.at(self.now + Duration::from_secs(290), Event::Closed { watch: id });
+        let lasts = parameter("timeoutSeconds").and_then(|lasts| lasts.parse().ok()).unwrap_or(290);
+        self.at(self.now + Duration::from_secs(lasts), Event::Closed { watch: id });
     }
 
     /// Lets all watches show what is new.

@@ -85,9 +85,10 @@ impl Replica {
                 let object = id.clone();
                 let stale = self.objects.get(id).is_some_and(|object| object.stale);
                 let version = self.objects.get(id).map(|object| object.version).unwrap_or_default();
+                let leases = self.objects.get(id).map(|object| answers::leases_of(object, Some(&removal)));
                 let request =
                     if stale { Request::ReadObject { object } } else { Request::Remove { object, removal } };
-                (Cause::Object(id.clone(), version), request)
+                (Cause::Object(id.clone(), version, leases.unwrap_or_default()), request)
             }),
         };
         match next {
@@ -146,6 +147,7 @@ impl Replica {
         };
         if let Some(entry) = self.leases.get_mut(&uid) {
             entry.in_flight = true;
+            entry.releasing |= matches!(step, Step::Act(Act::RemoveFinalizer));
         }
         Some((Cause::Lease(uid, doing), request))
     }

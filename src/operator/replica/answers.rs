@@ -1,5 +1,7 @@
 //! Taking in answers.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 impl Replica {
@@ -22,7 +24,9 @@ impl Replica {
                 self.writer.done(&Work::Approach, WorkResult::None, false, flight.sent_at, now.mono);
             }
             Cause::Lease(uid, doing) => self.lease_answered(uid, doing, &flight, answer, now),
-            Cause::Object(ref id, version) => self.object_answered(id, version, &flight, answer, now),
+            Cause::Object(ref id, version, ref leases) => {
+                self.object_answered(id, version, leases, &flight, answer, now)
+            }
             Cause::Arbitration => self.arbitration_answered(&flight, &answer, now),
             Cause::Check(ref work) => self.check_answered(work, &flight, answer, now),
             Cause::Kinds => self.kinds_answered(&answer, now),
@@ -57,7 +61,7 @@ impl Replica {
         match answer {
             Answer::Lease(lease) => {
                 if doing != Doing::Read {
-                    self.tell(uid, doing, now);
+                    self.tell(uid, doing, &flight.request, now);
                 }
                 if is_gone(&lease) {
                     self.bury_lease(uid, now);
@@ -66,9 +70,6 @@ impl Replica {
                 }
             }
             Answer::Deleted | Answer::Gone => {
-                if doing == Doing::Delete {
-                    self.tell(uid, doing, now);
-                }
                 self.bury_lease(uid, now);
             }
             _ if retry => {}
@@ -102,39 +103,51 @@ impl Replica {
         }
     }
 
-    /// Tells what was done for a lease, as it stood before.
-    pub(super) fn tell(&mut self, uid: Uuid, doing: Doing, now: &Now) {
-        let Some(entry) = self.leases.get(&uid) else { return };
-        let record = &entry.record;
-        let (reason, note) = match doing {
+    /// Tells and counts what was done for a lease. The watch may have been faster than the answer: the lease may be
+    /// known in a later version, or no more.
+    pub(super) fn tell(&mut self, uid: Uuid, doing: Doing, request: &Request, now: &Now) {
+        let Some(place) = request.lease().cloned() else { return };
+        let (deed, reason, note) = match doing {
             Doing::Grant => {
-                let ttl = granted_ttl(record.ttl_seconds, &self.settings);
-                ("Granted", format!("granted for {} s", ttl.as_secs()))
+                let entry = self.leases.get(&uid);
+                let ttl = entry.map(|entry| granted_ttl(entry.record.ttl_seconds, &self.settings));
+                let note = ttl.map_or("granted".to_owned(), |ttl| format!("granted for {} s", ttl.as_secs()));
+                (Some(Deed::Granted), "Granted", note)
             }
-            Doing::Warn => ("Expiring", "ends soon unless it is renewed".to_owned()),
+            Doing::Warn => (None, "Expiring", "ends soon unless it is renewed".to_owned()),
             Doing::End(deadline, attached) => {
                 let going = format!("{} objects and {} keys go", attached.objects, attached.keys);
                 match deadline {
                     Some(deadline) => {
-                        let late = now.lease.since(deadline).as_millis();
-                        ("Expired", format!("expired {late} ms after its deadline; {going}"))
+                        if attached != Attached::default()
+                            && let Some(entry) = self.leases.get_mut(&uid)
+                        {
+                            entry.overran = Some(deadline);
+                        }
+                        let late = now.lease.since(deadline);
+                        let note = format!("expired {} ms after its deadline; {going}", late.as_millis());
+                        (Some(Deed::Expired(late)), "Expired", note)
                     }
-                    None => ("Revoked", format!("revoked: the lease was deleted; {going}")),
+                    None => {
+                        (Some(Deed::Revoked), "Revoked", format!("revoked: the lease was deleted; {going}"))
+                    }
                 }
             }
-            Doing::Release => ("Released", "all that was attached is gone".to_owned()),
+            Doing::Release => (Some(Deed::Released), "Released", "all that was attached is gone".to_owned()),
             Doing::Read | Doing::Prepare | Doing::Publish | Doing::Delete => {
-                tracing::debug!(lease = %record.place, ?doing, "done");
+                tracing::debug!(lease = %place, ?doing, "done");
                 return;
             }
         };
-        self.out.notices.push(Notice::normal(About::Lease(record.place.clone(), uid), reason, note));
+        self.out.deeds.extend(deed);
+        self.out.notices.push(Notice::normal(About::Lease(place, uid), reason, note));
     }
 
     pub(super) fn object_answered(
         &mut self,
         id: &ObjectId,
         version: Version,
+        leases: &str,
         flight: &Flight,
         answer: Answer,
         now: &Now,
@@ -150,13 +163,13 @@ impl Replica {
         self.writer.done(&work, result, retry, flight.sent_at, now.mono);
         match answer {
             Answer::Object(meta) => {
-                if self.tell_removed(id, flight, Some(&meta)) {
+                if self.tell_removed(id, leases, flight, Some(&meta)) {
                     self.removal_allowed(&id.kind, now);
                 }
                 self.see_object(id, &meta, now);
             }
             Answer::Deleted => {
-                self.tell_removed(id, flight, None);
+                self.tell_removed(id, leases, flight, None);
                 self.removal_allowed(&id.kind, now);
                 self.lose_object(id, Some(version), now);
             }
@@ -166,21 +179,51 @@ impl Replica {
         }
     }
 
-    /// Tells what a request removed, if it did; `left` is the object, if it is still there. A watch may have shown it before
-    /// the answer came, so the request says what it was.
-    fn tell_removed(&mut self, id: &ObjectId, flight: &Flight, left: Option<&ObjectMeta>) -> bool {
+    /// An object that waited for finalizers of its own, after its lease had ended, is gone at last.
+    pub(super) fn tell_late_removal(&mut self, id: &ObjectId, version: Option<Version>) {
+        let Some(object) = self.objects.get(id).filter(|object| {
+            let gone = version.is_none_or(|version| version >= object.version);
+            self.leading.is_some() && object.deleting && gone
+        }) else {
+            return;
+        };
+        let uid = object.uid;
+        let ended = object.attachments.whole.as_ref().is_some_and(|name| {
+            let place = Place::new(id.place.namespace.clone(), name.as_str());
+            self.leases.at(&place).is_some_and(|(_, entry)| entry.record.status.has_ended())
+        });
+        if ended {
+            let note = format!("removed with {}", leases_of(object, None));
+            self.out.deeds.push(Deed::RemovedObject);
+            self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), "Removed", note));
+        }
+    }
+
+    /// Tells and counts what a request removed, if it did; `left` is the object, if it is still there. A watch may have shown
+    /// it before the answer came, so the request says what it was.
+    fn tell_removed(
+        &mut self,
+        id: &ObjectId,
+        leases: &str,
+        flight: &Flight,
+        left: Option<&ObjectMeta>,
+    ) -> bool {
         let Request::Remove { removal, .. } = &flight.request else { return false };
-        let (uid, reason, note) = match removal {
+        let (uid, deed, reason, note) = match removal {
             // Asked for, and not done before its finalizers are gone.
             Removal::Delete { uid, .. } if left.is_some() => {
-                (*uid, "Removing", "goes with its lease, and waits for its finalizers".to_owned())
+                (*uid, None, "Removing", format!("goes with {leases}, and waits for its finalizers"))
             }
-            Removal::Delete { uid, .. } => (*uid, "Removed", "removed with its lease".to_owned()),
+            Removal::Delete { uid, .. } => {
+                (*uid, Some(Deed::RemovedObject), "Removed", format!("removed with {leases}"))
+            }
             Removal::Keys { uid, keys, .. } | Removal::Members { uid, keys, .. } => {
-                let keys: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
-                (*uid, "Removed", format!("removed {} with its lease", keys.join(", ")))
+                let names: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
+                let note = format!("removed {} with {leases}", names.join(", "));
+                (*uid, Some(Deed::RemovedKeys(keys.len())), "Removed", note)
             }
         };
+        self.out.deeds.extend(deed);
         self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), reason, note));
         true
     }
@@ -244,6 +287,9 @@ impl Replica {
                     note,
                 ));
             }
+            if news {
+                self.out.deeds.push(Deed::Hindered(hindrance.reason));
+            }
             object.hindrance = Some(hindrance);
         }
         if forbidden {
@@ -262,4 +308,16 @@ impl Replica {
 fn is_gone(lease: &Lease) -> bool {
     let meta = &lease.metadata;
     meta.deletion_timestamp.is_some() && meta.finalizers.as_ref().is_none_or(Vec::is_empty)
+}
+
+/// The leases that an object, or these keys of it, are attached to, for people.
+pub(super) fn leases_of(object: &Object, removal: Option<&Removal>) -> Box<str> {
+    let attachments = &object.attachments;
+    let names: BTreeSet<&str> = match removal {
+        Some(Removal::Keys { keys, .. } | Removal::Members { keys, .. }) => {
+            keys.iter().filter_map(|key| attachments.keys.get(key)).map(|name| name.as_str()).collect()
+        }
+        Some(Removal::Delete { .. }) | None => attachments.whole.iter().map(|name| name.as_str()).collect(),
+    };
+    format!("lease {}", names.into_iter().collect::<Vec<_>>().join(", ")).into()
 }

@@ -56,7 +56,7 @@ impl Replica {
         match found {
             Ok(found) => tracing::debug!(%kind, version = found.resource.version, "found"),
             Err(failure) => {
-                if self.sights.unknown(kind, &failure, now.mono) {
+                if self.sights.unknown(kind, &failure, now) {
                     tracing::warn!(%kind, %failure, "can't be attached, looking for it again and again");
                 }
             }

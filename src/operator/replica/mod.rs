@@ -25,8 +25,9 @@ pub use self::report::{AttachmentReport, Hindered, Invalid, KindState, Pending};
 
 use super::{
     arbitration::{Arbitration, Move, Verdict},
-    attached::{AttachedObjects, Hindrance, Kind, ObjectId, Removal},
+    attached::{AttachedObjects, Hindrance, Kind, Object, ObjectId, Removal},
     budget::Budget,
+    deed::Deed,
     hearing::Now,
     leases::{Entry, Leases},
     notice::{About, Notice},
@@ -68,6 +69,8 @@ pub struct Output {
     pub cancelled: Vec<Ticket>,
     /// Tell people.
     pub notices: Vec<Notice>,
+    /// Count these.
+    pub deeds: Vec<Deed>,
 }
 
 /// A request under way.
@@ -82,8 +85,8 @@ struct Flight {
 enum Cause {
     Approach,
     Lease(Uuid, Doing),
-    /// The object, and its version when the request was decided on.
-    Object(ObjectId, Version),
+    /// The object, its version when the request was decided on, and the leases with which it or its keys go.
+    Object(ObjectId, Version, Box<str>),
     Arbitration,
     /// Is the server heard again?
     Probe,
@@ -235,6 +238,38 @@ impl Replica {
     /// The term that this replica leads under, if it does.
     pub fn leads(&self) -> Option<Term> {
         self.leading
+    }
+
+    /// The highest term that this replica knows of.
+    pub fn highest_term(&self) -> Term {
+        self.writer.highest_term()
+    }
+
+    /// For how long the first lease that is due has been due; zero: none is.
+    pub fn overdue(&mut self, now: &Now) -> Duration {
+        self.leases.first_due(now.lease).map_or(Duration::ZERO, |(_, deadline)| now.lease.since(deadline))
+    }
+
+    /// How many leases and objects wait for something to be done, or have it done right now.
+    pub fn queued(&self) -> usize {
+        self.writer.len()
+    }
+
+    /// How many requests are under way.
+    pub fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Every attached object, and whether a lease that it is attached to isn't there.
+    pub fn attached(&self) -> impl Iterator<Item = (&super::attached::Object, bool)> {
+        self.objects.iter().map(|(id, object)| {
+            let pending = self
+                .objects
+                .leases_of(id)
+                .iter()
+                .any(|place| self.leases.at(place).is_none_or(|(_, entry)| is_released(entry)));
+            (object, pending)
+        })
     }
 
     /// Gives out what is to be done now. To be called after anything was taken in, and at [`wake_at`](Self::wake_at).

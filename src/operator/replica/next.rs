@@ -8,6 +8,7 @@ impl Replica {
         match self.leases.at(place) {
             Some((uid, entry)) if !is_released(entry) => {
                 self.timers.clear(&Timer::Pending(place.clone()));
+                self.measure_emptied(uid, place, now);
                 self.pending_said.remove(place);
                 self.touch_lease(uid, now);
             }
@@ -58,6 +59,7 @@ impl Replica {
             }
             Some(Step::Refresh(_)) if self.leading.is_some() => match self.refreshes.next_at(now.mono) {
                 Some(at) if at > now.mono => {
+                    self.out.deeds.push(Deed::Postponed);
                     self.writer.remove(&work);
                     self.timers.set(Timer::Lease(uid), at);
                 }
@@ -73,6 +75,16 @@ impl Replica {
             Some(Step::Refresh(_) | Step::Rest) | None => {
                 self.writer.remove(&work);
             }
+        }
+    }
+
+    /// Measures how late the last of what was attached to an expired lease has gone.
+    fn measure_emptied(&mut self, uid: Uuid, place: &Place, now: &Now) {
+        if self.objects.of(place).next().is_some() {
+            return;
+        }
+        if let Some(deadline) = self.leases.get_mut(&uid).and_then(|entry| entry.overran.take()) {
+            self.out.deeds.push(Deed::Emptied(now.lease.since(deadline)));
         }
     }
 
@@ -105,9 +117,10 @@ impl Replica {
             nearer: entry.nearer,
             granted_by: entry.granted_by,
             written_at: entry.written_at,
+            releasing: entry.releasing,
             attached,
             hindrance: hindrance.as_deref(),
-            linger_until: entry.linger_until.max(self.sights.blind_until(&place.namespace, now.mono)),
+            linger_until: entry.linger_until.max(self.sights.blind_until(&place.namespace, now)),
             settings: &self.settings,
             now,
         };
@@ -184,9 +197,9 @@ impl Replica {
             return None;
         }
         self.objects.removal(id, |place| {
-            self.leases
-                .at(place)
-                .is_some_and(|(_, entry)| entry.record.status.has_ended() && !is_released(entry))
+            self.leases.at(place).is_some_and(|(_, entry)| {
+                entry.record.status.has_ended() && !is_released(entry) && !entry.releasing
+            })
         })
     }
 

@@ -104,6 +104,9 @@ impl Replica {
         };
         let (uid, place, term) = (record.uid, record.place.clone(), record.status.term);
         let change = self.leases.apply(record, Recorded::read(lease), now, &self.settings);
+        if change.renewed && self.leading.is_some() {
+            self.out.deeds.push(Deed::Renewed);
+        }
         if let Some(term) = term {
             let meaning = if change.status_written {
                 self.writer.observe(term, now.mono)
@@ -161,16 +164,16 @@ impl Replica {
                 for place in self.objects.retain(kind, scope.as_deref(), &shown) {
                     self.touch_place(&place, now);
                 }
-                self.sights.synced(&kind.name(), &scope, now.mono);
+                self.sights.synced(&kind.name(), &scope, now);
                 self.see_clearly(now);
             }
             Seen::Resumed => {
-                if self.sights.resumed(&kind.name(), &scope, now.mono) {
+                if self.sights.resumed(&kind.name(), &scope, now) {
                     self.see_clearly(now);
                 }
             }
             Seen::Failing(failure) => {
-                if self.sights.failing(&kind.name(), &scope, failure.clone(), now.mono) {
+                if self.sights.failing(&kind.name(), &scope, failure.clone(), now) {
                     tracing::warn!(%kind, %failure, "watch fails, trying again");
                 }
             }
@@ -195,6 +198,7 @@ impl Replica {
     }
 
     pub(super) fn lose_object(&mut self, id: &ObjectId, version: Option<Version>, now: &Now) {
+        self.tell_late_removal(id, version);
         let touched = self.objects.remove(id, version);
         self.touch_object(id, now);
         for place in touched {

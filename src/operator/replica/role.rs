@@ -52,7 +52,7 @@ impl Replica {
     pub(super) fn arbitration_answered(&mut self, flight: &Flight, answer: &Answer, now: &Now) {
         match answer {
             Answer::Lessor(lessor) => self.see_lessor(lessor, now),
-            Answer::Gone => self.arbitration.see_none(),
+            Answer::Gone | Answer::Deleted => self.arbitration.see_none(),
             _ => {}
         }
         let next = self.arbitration.answered(answer, &flight.request, self.leases.len(), now.wall);
@@ -94,13 +94,16 @@ impl Replica {
             self.cancel_flights(now);
             self.writer.remove(&Work::Approach);
             self.leases.demote();
+            self.out.deeds.push(Deed::Demoted);
         }
         match leads {
             Some(term) => {
                 self.leases.promote();
                 let note = format!("{} is primary under term {term}", self.settings.identity);
                 self.out.notices.push(Notice::normal(About::Lessor, "Promoted", note));
-                let objects: Vec<ObjectId> = self.objects.iter().map(|(id, _)| id.clone()).collect();
+                let mut objects: Vec<ObjectId> = self.objects.iter().map(|(id, _)| id.clone()).collect();
+                objects.sort_unstable();
+                self.out.deeds.push(Deed::Promoted);
                 for id in &objects {
                     self.report_problems(id);
                     self.touch_object(id, now);
@@ -108,7 +111,8 @@ impl Replica {
             }
             None => tracing::info!(term = before, "demoted"),
         }
-        let leases: Vec<Uuid> = self.leases.iter().map(|(uid, _)| *uid).collect();
+        let mut leases: Vec<Uuid> = self.leases.iter().map(|(uid, _)| *uid).collect();
+        leases.sort_unstable();
         for uid in leases {
             self.touch_lease(uid, now);
         }
@@ -131,7 +135,7 @@ impl Replica {
                     }
                     Work::Lease(*uid)
                 }
-                Cause::Object(id, _) => {
+                Cause::Object(id, ..) => {
                     if let Some(object) = self.objects.get_mut(id) {
                         object.stale = true;
                     }

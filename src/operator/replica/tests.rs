@@ -295,6 +295,32 @@ fn what_is_due_in_one_object_goes_with_one_patch_bound_to_its_version() {
 }
 
 #[test]
+fn what_is_attached_once_the_release_was_sent_stays_until_the_release_is_refused() {
+    let mut play = Play::primary();
+    play.see_lease(ended);
+    play.pass(2_000);
+    let ticket = play.ask(|request| matches!(request, Request::SetFinalizers { .. }));
+    // Perhaps it is meant for the next lease of this name: the server may have done the release already.
+    play.see_map("late", json!({"lessor.dev/lease": "cart"}));
+    play.ask(|request| matches!(request, Request::SetFinalizers { .. }));
+    // No answer says nothing: the request may be on its way still. The lease as it was says nothing either.
+    play.answer(ticket, Answer::Refused(Refusal::NoAnswer("lost".to_owned())));
+    play.pass(1_000);
+    let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
+    play.version -= 2;
+    let lease = play.lease(ended);
+    play.version += 2;
+    play.answer(ticket, Answer::Lease(lease));
+    let ticket = play.ask(|request| matches!(request, Request::SetFinalizers { .. }));
+    // The lease has changed, so the release that was sent can't be done any more.
+    play.answer(ticket, Answer::Refused(Refusal::Conflict));
+    let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
+    let lease = play.lease(ended);
+    play.answer(ticket, Answer::Lease(lease));
+    play.ask(|request| matches!(request, Request::Remove { .. }));
+}
+
+#[test]
 fn an_object_attached_to_a_living_lease_of_the_name_stays() {
     let mut play = Play::primary();
     grant(&mut play);
@@ -342,6 +368,36 @@ fn a_lease_is_held_as_it_was_granted_whatever_this_replica_would_grant() {
     assert_eq!(play.asked, [], "it is not due, so there is no reason to take over");
     play.pass(3_000);
     play.ask(|request| matches!(request, Request::ReadLessor));
+}
+
+#[test]
+fn a_grant_that_is_seen_late_is_no_reason_to_take_over() {
+    let mut play = Play::follower();
+    play.see_lease(|_| {});
+    play.pass(4_000);
+    // Granted at 08:00:00 by the API server's clock; this replica's watch is late.
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["metadata"]["managedFields"] = json!([{"manager": "lessor", "operation": "Update", "subresource": "status",
+            "time": "2027-01-15T08:00:00Z", "fieldsV1": {"f:status": {}}}]);
+    });
+    play.pass(9_000);
+    assert_eq!(play.asked, []);
+}
+
+#[test]
+fn a_grant_that_was_accepted_late_gets_its_time_corrected() {
+    let mut play = Play::primary();
+    play.see_lease(|_| {});
+    let ticket = play.ask(|request| matches!(request, Request::WriteStatus { .. }));
+    let lease = play.lease(|lease| {
+        granted(lease);
+        lease["metadata"]["managedFields"] = json!([{"manager": "lessor", "operation": "Update", "subresource": "status",
+            "time": "2027-01-15T08:00:04Z", "fieldsV1": {"f:status": {}}}]);
+    });
+    play.answer(ticket, Answer::Lease(lease));
+    let (_, status) = play.status_written().expect("a correction");
+    assert_eq!(status["grantTime"], "2027-01-15T08:00:04.000000Z");
 }
 
 #[test]
