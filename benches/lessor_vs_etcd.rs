@@ -4,7 +4,14 @@
 //! comes before each measurement), so that a busy machine falsifies it less, and the best of three rounds. Every size is measured in
 //! a process of its own, ours by the program calling itself, etcd's by the Go program in `benches/etcd`.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods, missing_docs)]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    missing_docs
+)]
 
 use std::{
     collections::BTreeMap,

@@ -1,2 +1,9 @@
 //! The `lessor` command.
-fn main() {}
+
+use clap::Parser;
+
+mod cli;
+
+fn main() -> anyhow::Result<()> {
+    cli::Lessor::parse().run()
+}

@@ -65,6 +65,11 @@ impl LeaseClock {
         (!self.stands_still(mono)).then(|| time.since_start().saturating_add(self.held))
     }
 
+    /// When the server last gave a sign of life, in monotonic time.
+    pub fn last_life(&self) -> Duration {
+        self.last_life
+    }
+
     /// How much monotonic time has been held so far, from the start of the clock's own zero.
     pub fn held(&self) -> Duration {
         self.held

@@ -1,0 +1,67 @@
+# What can be done here. `just` alone lists it.
+
+set shell := ["bash", "-euo", "pipefail", "-c"]
+
+_list:
+    @just --list --unsorted
+
+# Watch a lease expire on a real API server
+quickstart *args:
+    cargo run --example quickstart -- {{ args }}
+
+# All that must hold before a change goes in
+ci:
+    bash .ci/run
+
+# Format the code
+fmt:
+    cargo fmt --all
+
+# Look for what clippy minds
+lint:
+    cargo clippy --workspace --all-targets -- -D warnings
+
+# Run the tests, or those whose names contain a text
+test *args:
+    cargo test --workspace {{ args }}
+
+# Run the clients in other languages against a real server; needs curl, jq, Python and Go
+clients:
+    cargo test --test kubectl_lease -- --include-ignored languages
+
+# Record a session of kubectl lease anew: docs/recording.txt
+recording:
+    cargo test --test kubectl_lease -- --ignored the_recording_is_made
+
+# Build the documentation, without warnings
+doc:
+    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace
+
+# Check licences, sources, duplicates and advisories of all dependencies
+deny:
+    cargo deny check
+
+# Generate the custom resource definitions from the code
+crds:
+    cargo run --quiet -- crd leases > crds/leases.lessor.dev.yaml
+    cargo run --quiet -- crd lessors > crds/lessors.lessor.dev.yaml
+
+# Write the files that follow from others: the chart's definitions and table of values, the plain YAML
+generate: crds
+    LESSOR_GENERATE=1 cargo test --test chart generated
+
+# Measure the lessor beside etcd's
+bench-lessor:
+    bash benches/lessor.sh
+
+# Measure what the operator costs where most of 100,000 objects aren't attached
+bench-attachments *args:
+    cargo bench --bench attachments -- {{ args }}
+
+# Let three whole operators live in simulated worlds: SEEDS is a count, or a range like 1000..2000
+simulate seeds="200":
+    SEEDS={{ seeds }} cargo test --test simulation no_promise -- --nocapture
+
+# Break the code in one place after another, and see which test finds it; part of a name tries only those
+mutants name="":
+    bash tests/mutants/run.sh {{ quote(name) }}

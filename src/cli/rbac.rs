@@ -1,0 +1,215 @@
+//! `lessor rbac`: the rights that the operator needs for what it is told to do, and no others.
+
+use std::{collections::BTreeMap, io::Write};
+
+use anyhow::Context;
+use clap::Args as ClapArgs;
+use k8s_openapi::api::rbac::v1::{
+    ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject,
+};
+use kube::core::ObjectMeta;
+use lessor::{api::GROUP, operator::kinds::Attachable};
+use serde::Serialize;
+
+use super::attachable;
+
+/// The settings that rights depend on: the same as those of `lessor run`.
+#[derive(ClapArgs, Debug)]
+pub(crate) struct Args {
+    /// The Lessor object that replicas compete for.
+    #[arg(long, env = "LESSOR_NAME", default_value = "default")]
+    lessor: String,
+
+    /// A namespace to serve; may be given several times. Default: all, with cluster-wide rights.
+    #[arg(long = "namespace", short, env = "LESSOR_NAMESPACES", value_delimiter = ',')]
+    namespaces: Vec<String>,
+
+    #[command(flatten)]
+    attachable: attachable::Args,
+
+    /// What roles and bindings are called.
+    #[arg(long, default_value = "lessor")]
+    name: String,
+
+    /// Also bind the roles to this service account, as NAMESPACE/NAME.
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    service_account: Option<String>,
+}
+
+/// Events about objects without a namespace are kept here.
+const EVENTS_OF_LESSORS: &str = "default";
+
+/// Prints roles, and bindings where asked for.
+pub(crate) fn run(args: Args, mut out: impl Write) -> anyhow::Result<()> {
+    let subject = args.service_account.as_deref().map(subject).transpose()?;
+    let attachable = args.attachable.read()?;
+    let mut print = |yaml: String| write!(out, "---\n{yaml}");
+
+    let mut everywhere = of_lessors(&args.lessor);
+    let mut by_namespace: BTreeMap<&str, Vec<PolicyRule>> = BTreeMap::new();
+    if args.namespaces.is_empty() {
+        everywhere.extend(of_leases(&attachable));
+    } else {
+        by_namespace.insert(EVENTS_OF_LESSORS, vec![of_events()]);
+        for namespace in &args.namespaces {
+            by_namespace.insert(namespace, of_leases(&attachable));
+        }
+    }
+    print(yaml(&ClusterRole {
+        metadata: named(&args.name, None),
+        rules: Some(everywhere),
+        ..ClusterRole::default()
+    })?)?;
+    if let Some(subject) = &subject {
+        print(yaml(&ClusterRoleBinding {
+            metadata: named(&args.name, None),
+            role_ref: role("ClusterRole", &args.name),
+            subjects: Some(vec![subject.clone()]),
+        })?)?;
+    }
+    for (namespace, rules) in by_namespace {
+        print(yaml(&Role { metadata: named(&args.name, Some(namespace)), rules: Some(rules) })?)?;
+        if let Some(subject) = &subject {
+            print(yaml(&RoleBinding {
+                metadata: named(&args.name, Some(namespace)),
+                role_ref: role("Role", &args.name),
+                subjects: Some(vec![subject.clone()]),
+            })?)?;
+        }
+    }
+    Ok(())
+}
+
+/// To compete for `Lessor`: it is watched by name, and only making it can't be bound to a name.
+fn of_lessors(lessor: &str) -> Vec<PolicyRule> {
+    let of_name = |rule: PolicyRule| PolicyRule { resource_names: Some(vec![lessor.to_owned()]), ..rule };
+    vec![
+        of_name(rule(GROUP, "lessors", &["get", "watch"])),
+        rule(GROUP, "lessors", &["create"]),
+        of_name(rule(GROUP, "lessors/status", &["patch"])),
+    ]
+}
+
+/// To keep leases, remove what is attached to them, and tell people.
+fn of_leases(attachable: &[Attachable]) -> Vec<PolicyRule> {
+    let mut rules = vec![
+        // `patch`: the finalizer.
+        rule(GROUP, "leases", &["get", "watch", "patch", "delete"]),
+        rule(GROUP, "leases/status", &["patch"]),
+        of_events(),
+    ];
+    rules.extend(attachable.iter().map(|kind| {
+        let verbs: &[&str] = match kind.has_keys() {
+            true => &["get", "watch", "delete", "patch"],
+            false => &["get", "watch", "delete"],
+        };
+        rule(&kind.group, &kind.resource, verbs)
+    }));
+    rules
+}
+
+fn of_events() -> PolicyRule {
+    rule("events.k8s.io", "events", &["create", "patch"])
+}
+
+fn rule(group: &str, resource: &str, verbs: &[&str]) -> PolicyRule {
+    PolicyRule {
+        api_groups: Some(vec![group.to_owned()]),
+        resources: Some(vec![resource.to_owned()]),
+        verbs: verbs.iter().map(|&verb| verb.to_owned()).collect(),
+        ..PolicyRule::default()
+    }
+}
+
+fn named(name: &str, namespace: Option<&str>) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        namespace: namespace.map(str::to_owned),
+        ..ObjectMeta::default()
+    }
+}
+
+fn role(kind: &str, name: &str) -> RoleRef {
+    RoleRef {
+        api_group: Some("rbac.authorization.k8s.io".to_owned()),
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+fn subject(account: &str) -> anyhow::Result<Subject> {
+    let (namespace, name) = account
+        .split_once('/')
+        .filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty() && !name.contains('/'))
+        .with_context(|| format!("--service-account is {account:?}: write NAMESPACE/NAME"))?;
+    Ok(Subject {
+        kind: "ServiceAccount".to_owned(),
+        name: name.to_owned(),
+        namespace: Some(namespace.to_owned()),
+        ..Subject::default()
+    })
+}
+
+fn yaml<K: Serialize>(object: &K) -> anyhow::Result<String> {
+    let mut yaml = serde_saphyr::to_string(object).context("can't write YAML")?;
+    if !yaml.ends_with('\n') {
+        yaml.push('\n');
+    }
+    Ok(yaml)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn printed(arguments: &[&str]) -> String {
+        let command = Command::try_parse_from([&["rbac"], arguments].concat()).unwrap();
+        let mut out = Vec::new();
+        run(command.args, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn only_kinds_that_are_listed_are_in_it_and_only_those_with_keys_are_patched() {
+        let plain = printed(&[]);
+        assert!(plain.contains("configmaps") && !plain.contains("secrets"), "{plain}");
+        let role: ClusterRole = {
+            let listed = ["--attachable", "jobs.batch", "--attachable", "widgets.example.com:pointers"];
+            serde_saphyr::from_str(printed(&listed).trim_start_matches("---\n")).unwrap()
+        };
+        let verbs = |resource: &str| {
+            let rules = role.rules.iter().flatten();
+            let mut of_resource = rules.filter(|rule| rule.resources == Some(vec![resource.to_owned()]));
+            let found = of_resource.next().unwrap().verbs.clone();
+            assert_eq!(of_resource.next(), None);
+            found
+        };
+        assert_eq!(verbs("jobs"), ["get", "watch", "delete"]);
+        assert!(verbs("widgets").contains(&"patch".to_owned()));
+        assert!(verbs("configmaps").contains(&"patch".to_owned()));
+    }
+
+    #[test]
+    fn with_namespaces_nothing_but_the_lessor_is_cluster_wide() {
+        let printed = printed(&["--namespace", "shop", "--service-account", "lessor-system/lessor"]);
+        let documents: Vec<&str> = printed.split("---\n").skip(1).collect();
+        let kinds: Vec<&str> = documents
+            .iter()
+            .map(|yaml| yaml.lines().find_map(|line| line.strip_prefix("kind: ")).unwrap())
+            .collect();
+        assert_eq!(
+            kinds,
+            ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Role", "RoleBinding"]
+        );
+        assert!(!documents[0].contains("leases") && !documents[0].contains("configmaps"), "{}", documents[0]);
+        assert!(documents[4].contains("namespace: shop") && documents[4].contains("configmaps"));
+    }
+}

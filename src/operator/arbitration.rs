@@ -1,0 +1,329 @@
+//! The competition for the `Lessor` object: claim, proof and release, each a compare-and-swap of its status.
+//!
+//! When to try is the [writer lease](crate::writer_lease)'s decision; this is how.
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{
+    record::{Unreadable, Version, version_of},
+    replica::Work,
+    request::{Answer, Refusal, Request},
+};
+use crate::{
+    api::{Lessor, LessorStatus, time},
+    writer_lease::{Holder, Reason, Term},
+};
+
+/// The `Lessor` as last seen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Known {
+    /// The version that this is.
+    pub version: Version,
+    /// Its status.
+    pub status: LessorStatus,
+}
+
+impl Known {
+    /// Its term; 0 if it never had one.
+    pub fn term(&self) -> Term {
+        self.status.term.unwrap_or_default()
+    }
+}
+
+/// What is to be done next in an arbitration.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Move {
+    /// Send this, and come back with the answer.
+    Send(Request),
+    /// Look at this work afresh, and come back with whether it is still undone.
+    Check(Work),
+    /// It is decided.
+    Decided(Verdict),
+}
+
+/// How an arbitration ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// This replica is primary still.
+    Proved(Term),
+    /// This replica is primary now.
+    Claimed(Term),
+    /// Another replica is primary.
+    Lost,
+    /// There was no reason to claim.
+    Abstained,
+    /// Nobody knows; to be tried again.
+    Failed,
+    /// There is no kind `Lessor` any more, so nobody can be primary in our place.
+    Orphaned(Term),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Stage {
+    Idle,
+    Proving(Term),
+    /// `before`: the version that was known when the wait for the primary ended.
+    Claiming {
+        term: Term,
+        reason: Reason<Work>,
+        before: Option<Version>,
+    },
+    Resigning,
+}
+
+/// The arbitration of one replica: one at a time.
+#[derive(Debug)]
+pub struct Arbitration {
+    identity: String,
+    known: Option<Known>,
+    stage: Stage,
+    /// The term of a claim that was sent and not yet answered.
+    claiming: Term,
+}
+
+impl Arbitration {
+    /// Competes under this name.
+    pub fn new(identity: impl Into<String>) -> Self {
+        Self { identity: identity.into(), known: None, stage: Stage::Idle, claiming: 0 }
+    }
+
+    /// The `Lessor` as last seen.
+    pub fn known(&self) -> Option<&Known> {
+        self.known.as_ref()
+    }
+
+    /// Whether a request of an arbitration is under way.
+    pub fn is_busy(&self) -> bool {
+        self.stage != Stage::Idle
+    }
+
+    /// Takes in a version of our `Lessor`. Answers with whom it names, if it is news.
+    ///
+    /// # Errors
+    /// [`Unreadable`] when the metadata lacks what every stored object has.
+    pub fn see(&mut self, lessor: &Lessor) -> Result<Option<(Holder, Term)>, Unreadable> {
+        let version = version_of(lessor.metadata.resource_version.as_deref())?;
+        if self.known.as_ref().is_some_and(|known| known.version >= version) {
+            return Ok(None);
+        }
+        let known = Known { version, status: lessor.status.clone().unwrap_or_default() };
+        let news = (self.holder(&known), known.term());
+        self.known = Some(known);
+        Ok(Some(news))
+    }
+
+    /// Takes in that there is no such `Lessor`.
+    pub fn see_none(&mut self) {
+        self.known = None;
+    }
+
+    fn holder(&self, known: &Known) -> Holder {
+        match known.status.primary.as_deref() {
+            None | Some("") => Holder::Nobody,
+            Some(name) if name == self.identity => Holder::Me,
+            Some(_) => Holder::Other,
+        }
+    }
+
+    /// Begins a proof that this replica is primary under `term`.
+    pub fn prove(&mut self, term: Term, leases: usize, now: Timestamp) -> Move {
+        self.stage = Stage::Proving(term);
+        self.write_proof(term, leases, now)
+    }
+
+    /// Begins a claim.
+    pub fn claim(&mut self, term: Term, reason: Reason<Work>) -> Move {
+        let before = self.known.as_ref().map(|known| known.version);
+        self.stage = Stage::Claiming { term, reason, before };
+        Move::Send(Request::ReadLessor)
+    }
+
+    /// Begins the release; `None` if there is nothing to release.
+    pub fn resign(&mut self, leases: usize) -> Option<Request> {
+        let known = self.known.as_ref().filter(|known| self.holder(known) == Holder::Me)?;
+        self.stage = Stage::Resigning;
+        let mut status = known.status.clone();
+        status.leases = i64::try_from(leases).ok();
+        Some(Request::WriteLessor { version: known.version, status: patch(&status, None) })
+    }
+
+    /// Goes on with the answer to what was sent last. What it shows must have been [seen](Self::see) before.
+    pub fn answered(&mut self, answer: &Answer, was: &Request, leases: usize, now: Timestamp) -> Move {
+        let wrote = matches!(was, Request::WriteLessor { .. });
+        match (answer, self.stage.clone()) {
+            (_, Stage::Idle) => Move::Decided(Verdict::Failed),
+            (_, Stage::Resigning) => self.decide(Verdict::Lost),
+            (Answer::Lessor(_), Stage::Proving(term)) if wrote => self.decide(Verdict::Proved(term)),
+            (Answer::Lessor(_), Stage::Claiming { .. }) if wrote => {
+                self.decide(Verdict::Claimed(self.claiming))
+            }
+            (Answer::Lessor(_), Stage::Proving(term)) => self.write_proof(term, leases, now),
+            (Answer::Lessor(_), Stage::Claiming { reason, before, .. }) => {
+                self.read_for_claim(reason, before, leases, now)
+            }
+            (Answer::Gone | Answer::Deleted, _) => {
+                self.known = None;
+                Move::Send(Request::CreateLessor)
+            }
+            // Somebody wrote it meanwhile, perhaps an earlier self: look who.
+            (Answer::Refused(Refusal::Conflict | Refusal::LowerTerm), _) => Move::Send(Request::ReadLessor),
+            (Answer::Refused(Refusal::NoSuchKind), Stage::Proving(term)) => {
+                self.decide(Verdict::Orphaned(term))
+            }
+            _ => self.decide(Verdict::Failed),
+        }
+    }
+
+    /// Goes on after a [`Move::Check`].
+    pub fn checked(&mut self, still_undone: bool, leases: usize, now: Timestamp) -> Move {
+        if !still_undone {
+            return self.decide(Verdict::Abstained);
+        }
+        // Somebody was faster while this replica looked: a claim of the version that this one made would depose whoever has
+        // just taken over.
+        if let (Stage::Claiming { before, .. }, Some(known)) = (&self.stage, &self.known)
+            && *before != Some(known.version)
+            && self.holder(known) != Holder::Nobody
+        {
+            return self.decide(Verdict::Lost);
+        }
+        self.write_claim(leases, now)
+    }
+
+    /// Gives up whatever is under way.
+    pub fn abandon(&mut self) -> Verdict {
+        self.stage = Stage::Idle;
+        Verdict::Failed
+    }
+
+    fn read_for_claim(
+        &mut self,
+        reason: Reason<Work>,
+        before: Option<Version>,
+        leases: usize,
+        now: Timestamp,
+    ) -> Move {
+        let Some(known) = &self.known else { return Move::Send(Request::ReadLessor) };
+        let named = self.holder(known);
+        match reason {
+            _ if named == Holder::Nobody => self.write_claim(leases, now),
+            Reason::Empty if named == Holder::Me => self.write_claim(leases, now),
+            Reason::Empty => self.decide(Verdict::Lost),
+            // The incumbent has given a sign of life since the wait for it ended.
+            Reason::Overdue(_) if before != Some(known.version) => self.decide(Verdict::Lost),
+            Reason::Overdue(work) => Move::Check(work),
+        }
+    }
+
+    fn write_claim(&mut self, leases: usize, now: Timestamp) -> Move {
+        let (Some(known), Stage::Claiming { term, .. }) = (&self.known, &self.stage) else {
+            return Move::Send(Request::ReadLessor);
+        };
+        self.claiming = (*term).max(known.term().saturating_add(1));
+        let status = LessorStatus {
+            term: Some(self.claiming),
+            acquire_time: Some(time::micro(now)),
+            proved_time: None,
+            transitions: Some(known.status.transitions.unwrap_or_default().saturating_add(1)),
+            leases: i64::try_from(leases).ok(),
+            ..known.status.clone()
+        };
+        Move::Send(Request::WriteLessor {
+            version: known.version,
+            status: patch(&status, Some(&self.identity)),
+        })
+    }
+
+    fn write_proof(&mut self, term: Term, leases: usize, now: Timestamp) -> Move {
+        let Some(known) = &self.known else { return Move::Send(Request::ReadLessor) };
+        if self.holder(known) == Holder::Other || known.term() > term {
+            return self.decide(Verdict::Lost);
+        }
+        let status = LessorStatus {
+            term: Some(term),
+            proved_time: Some(time::micro(now)),
+            leases: i64::try_from(leases).ok(),
+            ..known.status.clone()
+        };
+        Move::Send(Request::WriteLessor {
+            version: known.version,
+            status: patch(&status, Some(&self.identity)),
+        })
+    }
+
+    fn decide(&mut self, verdict: Verdict) -> Move {
+        self.stage = Stage::Idle;
+        Move::Decided(verdict)
+    }
+}
+
+/// A merge patch of the status; what is absent is removed.
+fn patch(status: &LessorStatus, primary: Option<&str>) -> Value {
+    json!({
+        "primary": primary,
+        "term": status.term,
+        "acquireTime": status.acquire_time,
+        "provedTime": status.proved_time,
+        "transitions": status.transitions,
+        "leases": status.leases,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn lessor(version: u64, primary: &str, term: Term) -> Lessor {
+        serde_json::from_value(json!({
+            "apiVersion": "lessor.dev/v1alpha1", "kind": "Lessor",
+            "metadata": {"name": "default", "resourceVersion": version.to_string()},
+            "status": {"primary": primary, "term": term},
+        }))
+        .expect("a lessor")
+    }
+
+    fn answered(arbitration: &mut Arbitration, answer: Lessor, was: &Request) -> Move {
+        arbitration.see(&answer).expect("readable");
+        arbitration.answered(&Answer::Lessor(Box::new(answer)), was, 0, NOW)
+    }
+
+    /// A claim for overdue work that has read the `Lessor` and now looks at the work.
+    fn checking() -> Arbitration {
+        let mut arbitration = Arbitration::new("me");
+        arbitration.see(&lessor(7, "other", 1)).expect("readable");
+        let work = Work::Lease(Uuid::nil());
+        let Move::Send(read) = arbitration.claim(2, Reason::Overdue(work.clone())) else {
+            panic!("no request")
+        };
+        assert_eq!(answered(&mut arbitration, lessor(7, "other", 1), &read), Move::Check(work));
+        arbitration
+    }
+
+    #[test]
+    fn a_claim_is_bound_to_the_version_that_was_overdue() {
+        let Move::Send(Request::WriteLessor { version, .. }) = checking().checked(true, 0, NOW) else {
+            panic!("no claim")
+        };
+        assert_eq!(version, 7);
+    }
+
+    #[test]
+    fn a_takeover_seen_while_the_work_is_looked_at_is_not_taken_over() {
+        let mut arbitration = checking();
+        arbitration.see(&lessor(8, "third", 2)).expect("readable");
+        assert_eq!(arbitration.checked(true, 0, NOW), Move::Decided(Verdict::Lost));
+    }
+
+    #[test]
+    fn a_release_seen_while_the_work_is_looked_at_is_claimed() {
+        let mut arbitration = checking();
+        arbitration.see(&lessor(8, "", 1)).expect("readable");
+        let next = arbitration.checked(true, 0, NOW);
+        assert!(matches!(next, Move::Send(Request::WriteLessor { version: 8, .. })), "{next:?}");
+    }
+}

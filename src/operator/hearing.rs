@@ -1,0 +1,278 @@
+//! Whether the API server is heard: the layer under kube's client that keeps lease time and the server's clock.
+//!
+//! Lease time stands still while a replica is deaf (design: P8). What makes it deaf or hearing again passes through
+//! here: every answer, every piece of a watch, and every failure of a request for our own kinds. Other kinds may be
+//! served by some other program behind the API server, whose troubles keep no holder from renewing, so they don't count.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use http::{Request, Response, StatusCode, header::DATE};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use k8s_openapi::jiff::{SignedDuration, Timestamp, fmt::rfc2822};
+use kube::client::Body;
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::Instant};
+use tower::{BoxError, Layer, Service};
+
+use crate::{
+    api::GROUP,
+    lessor::{LeaseTime, clock::LeaseClock},
+};
+
+/// What is heard of the API server. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Hearing {
+    start: Instant,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    heard_again: Notify,
+    wall: Box<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    clock: LeaseClock,
+    /// The `Date` of the last answer, and when it came.
+    date: Option<(Timestamp, Duration)>,
+    requests: u64,
+}
+
+/// All clocks, read at one moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Now {
+    /// Monotonic time since the replica started.
+    pub mono: Duration,
+    /// Lease time.
+    pub lease: LeaseTime,
+    /// This machine's wall clock.
+    pub wall: Timestamp,
+    /// The API server's clock, never ahead of it; `None` until it has answered.
+    pub server: Option<Timestamp>,
+    /// How long ago the API server was heard.
+    pub silence: Duration,
+    /// Whether it is not heard at present: lease time stands still.
+    pub deaf: bool,
+}
+
+impl Default for Hearing {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Hearing {
+    /// Starts all clocks.
+    pub fn new() -> Self {
+        Self::with_wall_clock(Timestamp::now)
+    }
+
+    /// As [`new`](Self::new), with another wall clock than this machine's.
+    pub fn with_wall_clock(wall: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        let state = State { clock: LeaseClock::new(Duration::ZERO), date: None, requests: 0 };
+        let shared = Shared { state: Mutex::new(state), heard_again: Notify::new(), wall: Box::new(wall) };
+        Self { start: Instant::now(), shared: Arc::new(shared) }
+    }
+
+    /// Reads all clocks.
+    pub fn now(&self) -> Now {
+        let mono = self.start.elapsed();
+        let state = self.shared.state.lock();
+        Now {
+            mono,
+            lease: state.clock.now(mono),
+            wall: (self.shared.wall)(),
+            server: state.date.map(|(date, at)| {
+                let since = SignedDuration::try_from(mono.saturating_sub(at)).unwrap_or(SignedDuration::ZERO);
+                date.checked_add(since).unwrap_or(date)
+            }),
+            silence: mono.saturating_sub(state.clock.last_life()),
+            deaf: state.clock.stands_still(mono),
+        }
+    }
+
+    /// The moment at which [`Now::mono`] is `mono`, to sleep until it.
+    pub fn instant(&self, mono: Duration) -> Instant {
+        self.start + mono
+    }
+
+    /// Waits until the server is heard again after deafness.
+    pub async fn heard_again(&self) {
+        self.shared.heard_again.notified().await;
+    }
+
+    fn with_clock<T>(&self, change: impl FnOnce(&mut LeaseClock, Duration) -> T) -> T {
+        let mono = self.start.elapsed();
+        let mut state = self.shared.state.lock();
+        let was_deaf = state.clock.stands_still(mono);
+        let held_before = state.clock.held();
+        let result = change(&mut state.clock, mono);
+        if was_deaf && !state.clock.stands_still(mono) {
+            self.shared.heard_again.notify_one();
+        }
+        let moved = state.clock.held().saturating_sub(held_before);
+        drop(state);
+        if !moved.is_zero() {
+            let moved_ms = moved.as_millis();
+            tracing::warn!(moved_ms, "the API server was not heard meanwhile: all deadlines move by that");
+        }
+        result
+    }
+
+    fn sent(&self) -> Pending {
+        let mono = self.start.elapsed();
+        let mut state = self.shared.state.lock();
+        state.requests += 1;
+        let id = state.requests;
+        state.clock.sent(id, mono);
+        drop(state);
+        Pending { hearing: self.clone(), id: Some(id) }
+    }
+
+    fn note_date<B>(&self, response: &Response<B>) {
+        let date = response.headers().get(DATE).and_then(|date| date.to_str().ok());
+        if let Some(Ok(date)) = date.map(rfc2822::parse) {
+            self.shared.state.lock().date = Some((date.timestamp(), self.start.elapsed()));
+        }
+    }
+}
+
+/// A request that counts and hasn't been answered. Dropped unanswered, it was given up.
+struct Pending {
+    hearing: Hearing,
+    id: Option<u64>,
+}
+
+impl Pending {
+    fn answered(mut self) {
+        if let Some(id) = self.id.take() {
+            self.hearing.with_clock(|clock, mono| clock.answered(id, mono));
+        }
+    }
+
+    fn failed(mut self) {
+        if let Some(id) = self.id.take() {
+            self.hearing.with_clock(|clock, _| clock.failed(id));
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.hearing.with_clock(|clock, mono| clock.withdrawn(id, mono));
+        }
+    }
+}
+
+impl<S> Layer<S> for Hearing {
+    type Service = Listener<S>;
+
+    fn layer(&self, inner: S) -> Listener<S> {
+        Listener { inner, hearing: self.clone() }
+    }
+}
+
+/// The service that listens.
+#[derive(Clone, Debug)]
+pub struct Listener<S> {
+    inner: S,
+    hearing: Hearing,
+}
+
+impl<S, B> Service<Request<Body>> for Listener<S>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = BoxError>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<HeardBody<B>>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let counts = request.uri().path().strip_prefix("/apis/").is_some_and(|path| path.starts_with(GROUP));
+        let pending = counts.then(|| self.hearing.sent());
+        let hearing = self.hearing.clone();
+        let response = self.inner.call(request);
+        Box::pin(async move {
+            let response = match (response.await, pending) {
+                (Ok(response), pending) => {
+                    hearing.note_date(&response);
+                    // A server that answers so can't do its work, as far as holders are concerned.
+                    let unable = response.status().is_server_error()
+                        || response.status() == StatusCode::TOO_MANY_REQUESTS;
+                    match pending {
+                        Some(pending) if unable => pending.failed(),
+                        Some(pending) => pending.answered(),
+                        None => {}
+                    }
+                    response
+                }
+                (Err(error), pending) => {
+                    if let Some(pending) = pending {
+                        pending.failed();
+                    }
+                    return Err(error);
+                }
+            };
+            Ok(response.map(|inner| HeardBody { inner, hearing: counts.then_some(hearing) }))
+        })
+    }
+}
+
+/// A body whose every piece is a sign of life.
+#[derive(Debug)]
+pub struct HeardBody<B> {
+    inner: B,
+    hearing: Option<Hearing>,
+}
+
+impl<B> HttpBody for HeardBody<B>
+where
+    B: HttpBody + Unpin,
+{
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        if let Some(hearing) = &self.hearing {
+            match &frame {
+                // A watch that the server ends in good order was heard to its end.
+                Some(Ok(_)) | None => hearing.with_clock(|clock, mono| clock.heard(mono)),
+                Some(Err(_)) => hearing.with_clock(|clock, _| clock.broke()),
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

@@ -1,0 +1,464 @@
+//! The leases that a replica knows, and their time: the index between the objects of the API and the lessor in memory.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use uuid::Uuid;
+
+use super::{
+    hearing::Now,
+    published::State,
+    record::{Place, Record, Recorded, from_millis, millis},
+    settings::Settings,
+    step::{Held, granted_ttl, seconds, whole_seconds},
+};
+use crate::lessor::{self, AboveMax, LeaseTime, Lessor, Rate};
+
+/// Times of the API are whole seconds, cut: what they show may be almost a second later.
+const RESOLUTION: Duration = Duration::from_secs(1);
+
+/// A lease, and what is remembered of it beside its object.
+#[derive(Debug)]
+pub struct Entry {
+    /// The object as last seen.
+    pub record: Record,
+    /// Whether the object is known to have changed since.
+    pub stale: bool,
+    /// The deadline that `status.expiryTime` stands for.
+    pub published_deadline: Option<LeaseTime>,
+    /// Whether its deadline has come nearer since: a promise that must be corrected at once.
+    pub nearer: bool,
+    /// When it was granted, if that's later than its status says: the request was long on its way.
+    pub granted_by: Option<i64>,
+    /// When its status was last seen to be written.
+    pub written_at: Option<Duration>,
+    /// Until when it stays after its end.
+    pub linger_until: Duration,
+    /// Since when its next step could have been done, if it has one that counts.
+    pub due: Option<Duration>,
+    /// Whether a request for it is under way.
+    pub in_flight: bool,
+    /// Whether the lessor has handed it out as expired.
+    pub handed_out: bool,
+    /// Whether the request that releases it was sent, bound to the version that is known. It may have been done, or be done
+    /// late, whatever its answer was: what is attached from then on may be meant for the next lease of this name.
+    pub releasing: bool,
+    /// The deadline at which this replica ended it, while something attached to it is still there.
+    pub overran: Option<LeaseTime>,
+    /// What was last said of it, so that it isn't said again.
+    pub said: Option<&'static str>,
+}
+
+/// What taking in a version of a lease changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Nothing: the version was known, or is older than what is known.
+    pub stale_news: bool,
+    /// It wasn't known before.
+    pub new: bool,
+    /// Its status was written since.
+    pub status_written: bool,
+    /// It was renewed since.
+    pub renewed: bool,
+    /// Its end was committed since.
+    pub ended: bool,
+    /// What is said about its release has changed since, or its release was refused.
+    pub released: bool,
+}
+
+/// All leases.
+pub struct Leases {
+    entries: HashMap<Uuid, Entry>,
+    places: HashMap<Place, Uuid>,
+    /// Those that answers say are gone, until the watch says so too: what it shows of them meanwhile is old.
+    buried: HashMap<Uuid, Place>,
+    lessor: Lessor<Uuid>,
+}
+
+impl Leases {
+    /// No leases.
+    pub fn new(settings: &Settings) -> Self {
+        // No bounds of its own: what another primary granted under other settings is held as it was granted.
+        let lessor = Lessor::new(lessor::Config {
+            above_max: AboveMax::Clamp,
+            expiry_rate: Some(Rate::new(settings.expiry_rate, settings.expiry_rate)),
+            ..lessor::Config::default()
+        });
+        Self { entries: HashMap::new(), places: HashMap::new(), buried: HashMap::new(), lessor }
+    }
+
+    /// Takes in a version of a lease. An older one than the one known changes nothing.
+    pub fn apply(&mut self, record: Record, recorded: Recorded, now: &Now, settings: &Settings) -> Change {
+        let uid = record.uid;
+        if self.buried.contains_key(&uid) {
+            return Change { stale_news: true, ..Change::default() };
+        }
+        if let Some(other) = self.places.get(&record.place).copied().filter(|other| *other != uid) {
+            // One name, two leases: the newer object is the one that exists.
+            if self.entries.get(&other).is_some_and(|entry| entry.record.version > record.version) {
+                return Change { stale_news: true, ..Change::default() };
+            }
+            self.forget(other);
+        }
+        let Some(entry) = self.entries.get_mut(&uid) else {
+            return self.insert(record, recorded, now, settings);
+        };
+        if entry.record.version >= record.version {
+            entry.stale &= entry.record.version > record.version;
+            return Change { stale_news: true, ..Change::default() };
+        }
+        entry.stale = false;
+        if std::mem::take(&mut entry.handed_out) {
+            // Whatever has changed: it is due no more, or will be handed out again.
+            take_back(&mut self.lessor, uid, now);
+        }
+        let old = std::mem::replace(&mut entry.record, record);
+        let new = &entry.record;
+        let mut change = Change { status_written: old.status != new.status, ..Change::default() };
+        if change.status_written {
+            entry.written_at = Some(now.mono);
+            entry.published_deadline = published_deadline(new, now);
+            entry.nearer = false;
+            entry.granted_by =
+                entry.granted_by.filter(|by| new.status.grant.is_some_and(|grant| grant.time < *by));
+        }
+        if new.status.has_ended() {
+            change.ended = !old.status.has_ended();
+            let releasing = std::mem::take(&mut entry.releasing);
+            change.released = old.status.released != new.status.released || releasing;
+            if change.ended {
+                entry.linger_until = now.mono + settings.linger;
+                forget(&mut self.lessor, uid);
+            }
+            return change;
+        }
+        if self.lessor.lookup(uid).is_none() {
+            if new.status.is_granted() {
+                // Just granted: its time runs from now on, a little after the grant.
+                grant(&mut self.lessor, new, now, settings);
+                entry.granted_by = granted_by(new, recorded);
+            }
+            return change;
+        }
+        let before = self.lessor.deadline(uid);
+        change.renewed = old.is_renewed_by(new);
+        let held = self.lessor.lookup(uid).map(|lease| lease.ttl.as_duration());
+        let ttl = if published_ttl(&old) != published_ttl(new) {
+            ttl_granted(new, settings)
+        } else if old.ttl_seconds != new.ttl_seconds {
+            // Until the primary publishes what it grants.
+            granted_ttl(new.ttl_seconds, settings)
+        } else {
+            held.unwrap_or_else(|| ttl_granted(new, settings))
+        };
+        if change.renewed || held != Some(ttl) {
+            expect(new, self.lessor.renew_with(uid, ttl.into(), now.lease));
+        }
+        if old.max_lifetime_seconds != new.max_lifetime_seconds {
+            expect(new, self.lessor.set_end_by(uid, cap(new, now)));
+        }
+        if new.suspend {
+            expect(new, self.lessor.suspend(uid, now.lease));
+        } else if old.suspend {
+            expect(new, self.lessor.resume(uid, now.lease));
+        }
+        if let (Some(before), Some(after)) = (before, self.lessor.deadline(uid)) {
+            entry.nearer |= after < before;
+        }
+        change
+    }
+
+    fn insert(&mut self, record: Record, recorded: Recorded, now: &Now, settings: &Settings) -> Change {
+        let uid = record.uid;
+        let ended = record.status.has_ended();
+        if record.status.is_granted() && !ended {
+            restore(&mut self.lessor, &record, recorded, now, settings);
+        }
+        self.places.insert(record.place.clone(), uid);
+        let entry = Entry {
+            published_deadline: published_deadline(&record, now),
+            nearer: false,
+            granted_by: None,
+            record,
+            stale: false,
+            written_at: None,
+            linger_until: now.mono + settings.linger,
+            due: None,
+            in_flight: false,
+            handed_out: false,
+            releasing: false,
+            overran: None,
+            said: None,
+        };
+        self.entries.insert(uid, entry);
+        Change { new: true, ended, ..Change::default() }
+    }
+
+    /// Takes in an answer that says that a lease is gone.
+    pub fn bury(&mut self, uid: Uuid) {
+        if let Some(entry) = self.entries.get(&uid) {
+            self.buried.insert(uid, entry.record.place.clone());
+        }
+    }
+
+    /// Takes in that the watch has shown the end of a lease.
+    pub fn exhume(&mut self, uid: Uuid) {
+        self.buried.remove(&uid);
+    }
+
+    /// Takes in that a watch has shown all leases there are in a namespace (`None`: in all).
+    pub fn all_shown(&mut self, namespace: Option<&str>) {
+        self.buried.retain(|_, place| namespace.is_some_and(|namespace| *place.namespace != *namespace));
+    }
+
+    /// Takes in that a lease is gone, as of `version`.
+    pub fn remove(&mut self, uid: Uuid, version: u64) -> Option<Entry> {
+        let known = self.entries.get(&uid)?;
+        if known.record.version > version { None } else { self.forget(uid) }
+    }
+
+    /// Stops the time of a lease that nobody can end.
+    pub fn shelve(&mut self, uid: Uuid) {
+        forget(&mut self.lessor, uid);
+    }
+
+    /// Forgets a lease.
+    pub fn forget(&mut self, uid: Uuid) -> Option<Entry> {
+        forget(&mut self.lessor, uid);
+        let entry = self.entries.remove(&uid)?;
+        if self.places.get(&entry.record.place) == Some(&uid) {
+            self.places.remove(&entry.record.place);
+        }
+        Some(entry)
+    }
+
+    /// The leases in a namespace (`None`: in all) that a whole listing of it didn't show.
+    pub fn missing(&self, namespace: Option<&str>, shown: &HashSet<Place>) -> Vec<Uuid> {
+        let is_missing = |entry: &Entry| {
+            let place = &entry.record.place;
+            namespace.is_none_or(|namespace| *place.namespace == *namespace) && !shown.contains(place)
+        };
+        let missing = self.entries.iter().filter(|(_, entry)| is_missing(entry));
+        let mut missing: Vec<Uuid> = missing.map(|(uid, _)| *uid).collect();
+        missing.sort_unstable();
+        missing
+    }
+
+    /// One lease.
+    pub fn get(&self, uid: &Uuid) -> Option<&Entry> {
+        self.entries.get(uid)
+    }
+
+    /// One lease.
+    pub fn get_mut(&mut self, uid: &Uuid) -> Option<&mut Entry> {
+        self.entries.get_mut(uid)
+    }
+
+    /// The lease that has this name now.
+    pub fn at(&self, place: &Place) -> Option<(Uuid, &Entry)> {
+        let uid = self.places.get(place)?;
+        Some((*uid, self.entries.get(uid)?))
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (&Uuid, &Entry)> {
+        self.entries.iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Takes those leases from the lessor whose time has run out, in the order of their deadlines and as many as its rate
+    /// allows. Each is handed out once, until something about it changes.
+    pub fn hand_out(&mut self, now: &Now) -> Vec<Uuid> {
+        let due = self.lessor.poll(now.lease, AT_ONCE);
+        for uid in &due {
+            if let Some(entry) = self.entries.get_mut(uid) {
+                entry.handed_out = true;
+            }
+        }
+        due
+    }
+
+    /// This replica is primary: what is due is handed out.
+    pub fn promote(&mut self) {
+        self.lessor.promote(Duration::ZERO);
+    }
+
+    /// This replica is primary no more: nothing is handed out, and what was comes back.
+    pub fn demote(&mut self) {
+        self.lessor.demote();
+        for entry in self.entries.values_mut() {
+            entry.handed_out = false;
+        }
+    }
+
+    /// Takes a lease back that was handed out but isn't due: lease time was found to stand still.
+    pub fn recheck(&mut self, uid: Uuid, now: &Now) {
+        let Some(entry) = self.entries.get_mut(&uid).filter(|entry| entry.handed_out) else { return };
+        if self.lessor.deadline(uid).is_none_or(|deadline| deadline > now.lease) {
+            entry.handed_out = false;
+            take_back(&mut self.lessor, uid, now);
+        }
+    }
+
+    /// The first lease that is due by `time`, and its deadline, whoever is primary.
+    pub fn first_due(&mut self, time: LeaseTime) -> Option<(Uuid, LeaseTime)> {
+        self.lessor.overdue(time)
+    }
+
+    /// No lease is due before this; for the primary, none is handed out before.
+    pub fn next_due(&self) -> Option<LeaseTime> {
+        if self.lessor.is_primary() { self.lessor.next_wakeup() } else { self.lessor.next_due() }
+    }
+
+    /// When a lease ends by time, unless something happens.
+    pub fn deadline(&self, uid: Uuid) -> Option<LeaseTime> {
+        self.lessor.deadline(uid)
+    }
+
+    /// What the lessor says of a lease.
+    pub fn held(&self, uid: Uuid, now: &Now) -> Option<Held> {
+        let lease = self.lessor.lookup(uid)?;
+        let overdue = lease
+            .deadline
+            .filter(|deadline| *deadline <= now.lease)
+            .map(|deadline| now.lease.since(deadline));
+        Some(Held {
+            ttl: lease.ttl.as_duration(),
+            deadline: lease.deadline,
+            remaining: self.lessor.remaining(uid, now.lease)?,
+            due: overdue.is_some(),
+            overdue,
+        })
+    }
+}
+
+/// How many leases are handed out at once.
+const AT_ONCE: usize = 1024;
+
+/// Says so if the lessor refuses what it has no reason to refuse.
+fn expect<T>(record: &Record, result: Result<T, lessor::Error>) {
+    if let Err(error) = result {
+        tracing::error!(lease = %record.place, %error, "lessor and API disagree");
+    }
+}
+
+/// Forgets a lease; nothing is attached to it here, and it doesn't matter whether there was one.
+fn forget(lessor: &mut Lessor<Uuid>, uid: Uuid) {
+    let _ = lessor.revoke(uid);
+}
+
+/// Undoes that a lease was handed out: its deadline and cap are what they were.
+fn take_back(lessor: &mut Lessor<Uuid>, uid: Uuid, now: &Now) {
+    let Some(lease) = lessor.lookup(uid) else { return };
+    let remaining = lessor.remaining(uid, now.lease).unwrap_or_default();
+    forget(lessor, uid);
+    // There is room for it: it was there just now.
+    let _ = lessor.restore(uid, lease.ttl, remaining, now.lease);
+    let _ = lessor.set_end_by(uid, lease.end_by);
+}
+
+fn published_ttl(record: &Record) -> Option<i64> {
+    record.status.grant.map(|grant| grant.ttl_seconds)
+}
+
+/// The TTL that a lease was granted: what is published, even if this replica would have granted another. Replicas may
+/// have different settings, for a while at least, and a lease must not end before what its holder was promised.
+fn ttl_granted(record: &Record, settings: &Settings) -> Duration {
+    let ours = granted_ttl(record.ttl_seconds, settings);
+    match published_ttl(record) {
+        Some(published) if published != whole_seconds(ours) => seconds(published),
+        _ => ours,
+    }
+}
+
+/// Puts a lease that was granted just now into the lessor.
+fn grant(lessor: &mut Lessor<Uuid>, record: &Record, now: &Now, settings: &Settings) {
+    let ttl = ttl_granted(record, settings);
+    expect(record, lessor.grant(record.uid, ttl.into(), now.lease));
+    let cap = record.max_lifetime_seconds.map(|lifetime| now.lease + seconds(lifetime));
+    expect(record, lessor.set_end_by(record.uid, cap));
+    if record.suspend {
+        expect(record, lessor.suspend(record.uid, now.lease));
+    }
+}
+
+/// Puts a lease into the lessor that was granted before this replica knew of it.
+///
+/// Its TTL counts from the last renewal as the API server recorded it, by the API server's clock. Whatever of that is
+/// unsure makes the deadline later: the resolution of those times, and the skew between the clocks of API servers.
+fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: &Now, settings: &Settings) {
+    let mut ttl = ttl_granted(record, settings);
+    if record.status.observed_generation != Some(record.generation) {
+        // Perhaps `ttlSeconds` has changed since that was published.
+        ttl = ttl.max(granted_ttl(record.ttl_seconds, settings));
+    }
+    let granted = record.status.grant.map(|grant| from_millis(grant.time));
+    let last = granted.max(recorded.renewed);
+    let slack = RESOLUTION + settings.max_clock_skew;
+    let mut remaining = match (last, now.server) {
+        (Some(last), Some(server)) => (ttl + slack).saturating_sub(elapsed(last, server)),
+        _ => ttl,
+    };
+    let was_suspended = record.status.state() == Some(State::Suspended);
+    if was_suspended {
+        // Time stood still since that was published, unless a renewal came later.
+        let renewed_since = recorded.renewed >= recorded.published;
+        remaining = match record.status.remaining_seconds {
+            Some(remaining) if !renewed_since => seconds(remaining),
+            _ => ttl,
+        };
+    } else if record.suspend {
+        // Since when it stands still is recorded nowhere.
+        remaining = ttl;
+    }
+    // On a start nobody knows how long holders couldn't renew. A suspended lease lost nothing meanwhile.
+    let grace = settings.start_grace.saturating_sub(now.mono);
+    let remaining = if record.suspend { remaining } else { remaining.max(grace) };
+    expect(record, lessor.restore(record.uid, ttl.into(), remaining, now.lease));
+    expect(record, lessor.set_end_by(record.uid, cap(record, now).map(|cap| cap.max(now.lease + grace))));
+    if record.suspend {
+        expect(record, lessor.suspend(record.uid, now.lease));
+    }
+}
+
+/// When the lease ends however often it is renewed.
+fn cap(record: &Record, now: &Now) -> Option<LeaseTime> {
+    let lifetime = seconds(record.max_lifetime_seconds?);
+    let lived = match (record.status.grant, now.server) {
+        (Some(grant), Some(server)) => elapsed(from_millis(grant.time), server),
+        _ => Duration::ZERO,
+    };
+    Some(now.lease + (lifetime + RESOLUTION).saturating_sub(lived))
+}
+
+fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
+    Duration::try_from(to.duration_since(from).max(SignedDuration::ZERO)).unwrap_or(Duration::ZERO)
+}
+
+/// The time of a grant that was long on its way, to be put in place of the one that was written when it was asked for: after
+/// a restart of all replicas the TTL counts from there.
+///
+/// It is the API server's own record that counts, not when this replica saw the grant: its watch may be late too.
+fn granted_by(record: &Record, recorded: Recorded) -> Option<i64> {
+    let (grant, accepted) = (record.status.grant?, recorded.published?);
+    (elapsed(from_millis(grant.time), accepted) > RESOLUTION + RESOLUTION).then(|| millis(accepted))
+}
+
+/// The deadline that a published `expiryTime` stands for, as far as this machine's clock agrees with the writer's. It
+/// decides when to publish anew, never when to end.
+fn published_deadline(record: &Record, now: &Now) -> Option<LeaseTime> {
+    let expiry = from_millis(record.status.expiry?);
+    Some(now.lease + elapsed(now.wall, expiry))
+}

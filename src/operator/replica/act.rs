@@ -1,0 +1,162 @@
+//! Acting: from work that may be done now to requests.
+
+use super::*;
+
+impl Replica {
+    /// Takes what is due from the lessor: the primary at its rate, a follower just the first, to see that it is done.
+    pub(super) fn hand_out_due(&mut self, now: &Now) {
+        if self.leading.is_none() {
+            if let Some((uid, _)) = self.leases.first_due(now.lease) {
+                self.touch_lease(uid, now);
+            }
+            return;
+        }
+        for uid in self.leases.hand_out(now) {
+            self.touch_lease(uid, now);
+        }
+    }
+
+    pub(super) fn fire_timers(&mut self, now: &Now) {
+        while let Some(timer) = self.timers.pop(now.mono) {
+            match timer {
+                Timer::Lease(uid) => self.touch_lease(uid, now),
+                Timer::Object(id) => self.touch_object(&id, now),
+                Timer::Pending(place) => self.report_pending(&place),
+            }
+        }
+    }
+
+    /// Shortly before a deadline the primary makes sure that it hears the server: an outage that the deadline falls into
+    /// must not be taken for a holder that is gone.
+    pub(super) fn approach(&mut self, now: &Now) {
+        if self.leading.is_none() || now.silence <= FRESH / 2 {
+            return;
+        }
+        let Some((_, deadline)) = self.leases.first_due(now.lease + FRESH) else { return };
+        if deadline > now.lease && self.approached != Some(deadline) {
+            self.approached = Some(deadline);
+            self.writer.try_work(Work::Approach, now.mono);
+        }
+    }
+
+    /// A deaf replica that waits for nothing asks by itself whether the server is heard again: where only watches run,
+    /// nothing else would tell.
+    pub(super) fn probe(&mut self, now: &Now) {
+        if now.deaf && self.flights.is_empty() && self.probe_at <= now.mono {
+            self.probe_at = now.mono + PROBE_INTERVAL;
+            self.send(Cause::Probe, Request::ReadLessor, now.mono + self.settings.lease_duration, now);
+        }
+    }
+
+    pub(super) fn act(&mut self, now: &Now) {
+        if let Some(by) = self.stopping {
+            self.wind_up(by, now);
+            return;
+        }
+        if now.mono < self.patient_until {
+            return;
+        }
+        while let Some(action) = self.writer.poll(now.mono) {
+            match action {
+                Action::Run { key, term, until, .. } => self.run(key, term, until, now),
+                Action::Prove { term } => {
+                    let next = self.arbitration.prove(term, self.leases.len(), now.wall);
+                    self.arbitrate(next, now);
+                }
+                Action::Claim { term, reason } => {
+                    let next = self.arbitration.claim(term, reason);
+                    self.arbitrate(next, now);
+                }
+                Action::Resign { .. } => {
+                    if let Some(request) = self.arbitration.resign(self.leases.len()) {
+                        self.arbitrate(Move::Send(request), now);
+                    }
+                }
+            }
+            self.follow_role(now);
+        }
+    }
+
+    pub(super) fn run(&mut self, work: Work, term: Term, until: Duration, now: &Now) {
+        let next = match &work {
+            Work::Approach => (now.silence > FRESH / 2).then_some((Cause::Approach, Request::ReadLessor)),
+            Work::Lease(uid) => self.next_request(*uid, term, now),
+            Work::Object(id) => self.removal(id).map(|removal| {
+                let object = id.clone();
+                let stale = self.objects.get(id).is_some_and(|object| object.stale);
+                let version = self.objects.get(id).map(|object| object.version).unwrap_or_default();
+                let leases = self.objects.get(id).map(|object| answers::leases_of(object, Some(&removal)));
+                let request =
+                    if stale { Request::ReadObject { object } } else { Request::Remove { object, removal } };
+                (Cause::Object(id.clone(), version, leases.unwrap_or_default()), request)
+            }),
+        };
+        match next {
+            Some((cause, request)) => self.send(cause, request, until, now),
+            None => {
+                self.writer.done(&work, WorkResult::None, false, now.mono, now.mono);
+                self.touch(&work, now);
+            }
+        }
+    }
+
+    /// The request that the next step of a lease takes.
+    pub(super) fn next_request(&mut self, uid: Uuid, term: Term, now: &Now) -> Option<(Cause, Request)> {
+        let step = self.step(uid, now)?;
+        let deadline = self.leases.deadline(uid);
+        let entry = self.leases.get(&uid)?;
+        let record = &entry.record;
+        let lease = record.place.clone();
+        let version = record.version;
+        let write = |status: &Published| Request::WriteStatus {
+            lease: lease.clone(),
+            uid,
+            version,
+            status: status.to_patch(&self.settings.identity, term),
+        };
+        let (doing, request) = match &step {
+            Step::Act(Act::Read) => (Doing::Read, Request::ReadLease { lease }),
+            // An answer from long ago says nothing about now: the server may have hung since.
+            Step::Act(Act::End(_)) if now.silence > FRESH => (Doing::Read, Request::ReadLease { lease }),
+            Step::Act(Act::AddFinalizer) => {
+                let finalizers = record.finalizers_with(true);
+                (Doing::Prepare, Request::SetFinalizers { lease, uid, version, finalizers })
+            }
+            Step::Act(Act::Grant(status)) => (Doing::Grant, write(status)),
+            Step::Act(Act::End(status)) => {
+                let deadline = deadline.filter(|_| status.state() == Some(State::Expired));
+                (Doing::End(deadline, status.attached.unwrap_or_default()), write(status))
+            }
+            Step::Act(Act::Publish(status)) => {
+                let warned = |status: &Published| status.expiring.is_some_and(|(expiring, _)| expiring);
+                let news = warned(status) && !warned(&record.status);
+                (if news { Doing::Warn } else { Doing::Publish }, write(status))
+            }
+            Step::Refresh(status) => {
+                if !self.refreshes.take(now.mono) {
+                    return None;
+                }
+                (Doing::Publish, write(status))
+            }
+            Step::Act(Act::RemoveFinalizer) => {
+                let finalizers = record.finalizers_with(false);
+                (Doing::Release, Request::SetFinalizers { lease, uid, version, finalizers })
+            }
+            Step::Act(Act::Delete) => (Doing::Delete, Request::DeleteLease { lease, uid }),
+            Step::Rest | Step::Wait(_) => return None,
+        };
+        if let Some(entry) = self.leases.get_mut(&uid) {
+            entry.in_flight = true;
+            entry.releasing |= matches!(step, Step::Act(Act::RemoveFinalizer));
+        }
+        Some((Cause::Lease(uid, doing), request))
+    }
+
+    /// Sends a request, to be answered by `by`.
+    pub(super) fn send(&mut self, cause: Cause, request: Request, by: Duration, now: &Now) {
+        self.next_ticket += 1;
+        let ticket = self.next_ticket;
+        self.flights.insert(ticket, Flight { cause, request: request.clone(), sent_at: now.mono });
+        self.out.requests.push((ticket, request, by));
+    }
+}

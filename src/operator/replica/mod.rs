@@ -1,0 +1,329 @@
+//! One replica: everything that it has seen, and what it decides to do about it.
+//!
+//! A plain state machine. It takes observations, answers and the time, and gives out requests and notices; it does no I/O
+//! and starts no task. The [shell](super::run) around it does.
+
+mod act;
+mod answers;
+mod kinds;
+mod next;
+mod observe;
+mod report;
+mod role;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use uuid::Uuid;
+
+use self::kinds::KindReport;
+pub use self::report::{AttachmentReport, Hindered, Invalid, KindState, Pending};
+
+use super::{
+    arbitration::{Arbitration, Move, Verdict},
+    attached::{AttachedObjects, Hindrance, Kind, Object, ObjectId, Removal},
+    budget::Budget,
+    deed::Deed,
+    hearing::Now,
+    leases::{Entry, Leases},
+    notice::{About, Notice},
+    published::{Published, State},
+    record::{Place, Record, Recorded, Version, uid_of, version_of},
+    request::{Answer, Refusal, Request},
+    settings::Settings,
+    sight::{Scope, Sights},
+    step::{Act, Situation, Step, granted_ttl},
+    timers::Timers,
+    watches::{Failure, Observation, Seen},
+};
+use crate::{
+    api::{Lease, lease::Attached},
+    lessor::LeaseTime,
+    writer_lease::{self, Action, Holder, Term, WorkResult, WriterLease},
+};
+
+/// Work that replicas compete for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Work {
+    /// A deadline is near: make sure that the API server is heard.
+    Approach,
+    /// The next step of a lease.
+    Lease(Uuid),
+    /// The removal of what is due in an object.
+    Object(ObjectId),
+}
+
+/// Names a request, so that its answer finds back.
+pub type Ticket = u64;
+
+/// What the shell is to do now.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// Send these, each to be answered by its time, on the replica's clock.
+    pub requests: Vec<(Ticket, Request, Duration)>,
+    /// Give these up: this replica leads no more.
+    pub cancelled: Vec<Ticket>,
+    /// Tell people.
+    pub notices: Vec<Notice>,
+    /// Count these.
+    pub deeds: Vec<Deed>,
+}
+
+/// A request under way.
+#[derive(Debug)]
+struct Flight {
+    cause: Cause,
+    request: Request,
+    sent_at: Duration,
+}
+
+#[derive(Debug)]
+enum Cause {
+    Approach,
+    Lease(Uuid, Doing),
+    /// The object, its version when the request was decided on, and the leases with which it or its keys go.
+    Object(ObjectId, Version, Box<str>),
+    Arbitration,
+    /// Is the server heard again?
+    Probe,
+    /// A fresh look at work that seems overdue, before the lead is claimed for it.
+    Check(Work),
+    /// The state of kinds, for people.
+    Kinds,
+}
+
+/// What a request for a lease was meant to do, to tell people when it's done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    Read,
+    Prepare,
+    Grant,
+    Publish,
+    Warn,
+    /// With the deadline, unless it is a revoke, and with what goes.
+    End(Option<LeaseTime>, Attached),
+    Release,
+    Delete,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Timer {
+    Lease(Uuid),
+    Object(ObjectId),
+    /// Something is attached to a name that no lease has.
+    Pending(Place),
+}
+
+/// How often a deaf replica asks whether the server is heard again.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// The end of a lease is not committed without a sign of life from the API server within this time.
+pub(super) const FRESH: Duration = Duration::from_secs(1);
+
+/// See the [module](self).
+pub struct Replica {
+    settings: Settings,
+    leases: Leases,
+    objects: AttachedObjects,
+    writer: WriterLease<Work>,
+    arbitration: Arbitration,
+    lessor_seen: bool,
+    /// How these watches fail, as long as they have shown nothing.
+    lessor_failure: Option<Failure>,
+    lease_failure: Option<Failure>,
+    /// Whether all leases have been shown, by scope.
+    leases_seen: BTreeMap<Scope, bool>,
+    sights: Sights,
+    kind_report: KindReport,
+    /// What people were told of as pending.
+    pending_said: HashMap<Place, BTreeSet<ObjectId>>,
+    flights: BTreeMap<Ticket, Flight>,
+    next_ticket: Ticket,
+    timers: Timers<Timer>,
+    refreshes: Budget,
+    /// The server asked for patience until then.
+    patient_until: Duration,
+    /// The term that this replica leads under, as the lessor in memory was told.
+    leading: Option<Term>,
+    /// The kind `Lessor` is gone: only what nobody else could finish is finished.
+    orphaned: bool,
+    approached: Option<LeaseTime>,
+    /// When a deaf replica may ask whether it is heard again.
+    probe_at: Duration,
+    stopping: Option<Duration>,
+    out: Output,
+}
+
+impl Replica {
+    /// A replica that has seen nothing yet.
+    pub fn new(settings: Settings) -> Self {
+        let scopes = settings.scopes();
+        let kinds = settings.attachable.iter().map(|kind| kind.to_string().into());
+        let sights = Sights::new(kinds, &scopes);
+        let writer = WriterLease::new(writer_lease::Config {
+            max_running: settings.concurrency,
+            seed: seed(&settings.identity),
+            ..writer_lease::Config::new(settings.lease_duration)
+        });
+        Self {
+            leases: Leases::new(&settings),
+            objects: AttachedObjects::default(),
+            writer,
+            arbitration: Arbitration::new(settings.identity.clone()),
+            lessor_seen: false,
+            lessor_failure: None,
+            lease_failure: None,
+            leases_seen: scopes.into_iter().map(|scope| (scope, false)).collect(),
+            sights,
+            kind_report: KindReport::default(),
+            pending_said: HashMap::new(),
+            flights: BTreeMap::new(),
+            next_ticket: 0,
+            timers: Timers::default(),
+            refreshes: Budget::new(settings.status_rate),
+            patient_until: Duration::ZERO,
+            leading: None,
+            orphaned: false,
+            approached: None,
+            probe_at: Duration::ZERO,
+            stopping: None,
+            out: Output::default(),
+            settings,
+        }
+    }
+
+    /// Whether enough has been seen to act at all.
+    pub fn is_ready(&self) -> bool {
+        self.lessor_seen
+            && self.leases_seen.values().all(|seen| *seen)
+            && self.sights.unseen().next().is_none()
+    }
+
+    /// What has to be seen before this replica can act, for people; empty when it is [ready](Self::is_ready).
+    pub fn missing(&self) -> Vec<String> {
+        let mut missing = Vec::new();
+        if !self.lessor_seen {
+            missing.push(self.waiting_for("lessors.lessor.dev", &self.lessor_failure));
+        }
+        for (scope, seen) in &self.leases_seen {
+            if !seen {
+                let what = scope
+                    .as_ref()
+                    .map_or("leases.lessor.dev".to_owned(), |scope| format!("leases.lessor.dev in {scope}"));
+                missing.push(self.waiting_for(&what, &self.lease_failure));
+            }
+        }
+        missing.extend(self.sights.unseen().map(|kind| self.waiting_for(kind, &None)));
+        missing
+    }
+
+    fn waiting_for(&self, what: &str, failure: &Option<Failure>) -> String {
+        match failure {
+            Some(Failure::NoSuchKind) => {
+                format!("{what} is not installed: apply the CRDs, `lessor crd | kubectl apply -f -`")
+            }
+            Some(failure) => format!("{what} can't be watched: {failure}"),
+            None => format!("{what} has not been listed yet"),
+        }
+    }
+
+    /// The leases that this replica knows.
+    pub fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
+    /// The term that this replica leads under, if it does.
+    pub fn leads(&self) -> Option<Term> {
+        self.leading
+    }
+
+    /// The highest term that this replica knows of.
+    pub fn highest_term(&self) -> Term {
+        self.writer.highest_term()
+    }
+
+    /// For how long the first lease that is due has been due; zero: none is.
+    pub fn overdue(&mut self, now: &Now) -> Duration {
+        self.leases.first_due(now.lease).map_or(Duration::ZERO, |(_, deadline)| now.lease.since(deadline))
+    }
+
+    /// How many leases and objects wait for something to be done, or have it done right now.
+    pub fn queued(&self) -> usize {
+        self.writer.len()
+    }
+
+    /// How many requests are under way.
+    pub fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Every attached object, and whether a lease that it is attached to isn't there.
+    pub fn attached(&self) -> impl Iterator<Item = (&super::attached::Object, bool)> {
+        self.objects.iter().map(|(id, object)| {
+            let pending = self
+                .objects
+                .leases_of(id)
+                .iter()
+                .any(|place| self.leases.at(place).is_none_or(|(_, entry)| is_released(entry)));
+            (object, pending)
+        })
+    }
+
+    /// Gives out what is to be done now. To be called after anything was taken in, and at [`wake_at`](Self::wake_at).
+    pub fn poll(&mut self, now: &Now) -> Output {
+        if self.is_ready() {
+            self.hand_out_due(now);
+            self.fire_timers(now);
+            self.approach(now);
+            self.act(now);
+            self.probe(now);
+            self.report_kinds(now);
+        }
+        std::mem::take(&mut self.out)
+    }
+
+    /// When [`poll`](Self::poll) has something to do if nothing happens before; `None`: never.
+    pub fn wake_at(&mut self, now: &Now) -> Option<Duration> {
+        if !self.is_ready() {
+            return None;
+        }
+        let writer = self.writer.wake_at(now.mono).map(|at| at.max(self.patient_until));
+        let stop = self.stopping.filter(|_| self.leading.is_some());
+        let probe = (now.deaf && self.flights.is_empty()).then_some(self.probe_at);
+        let kinds = self.report_kinds_at(now);
+        [writer, self.timers.first(), self.next_deadline(now), stop, probe, kinds].into_iter().flatten().min()
+    }
+
+    /// When the next deadline, or its approach, comes on the replica's clock.
+    fn next_deadline(&mut self, now: &Now) -> Option<Duration> {
+        // While lease time stands still no deadline comes nearer; whoever hears the server again looks again.
+        if now.deaf {
+            return None;
+        }
+        let deadline = self.leases.next_due()?;
+        let at = now.mono + deadline.since(now.lease);
+        if self.leading.is_none() {
+            // One that is due already waits in the writer lease.
+            return (at > now.mono).then_some(at);
+        }
+        let approach = at.saturating_sub(FRESH);
+        Some(if approach > now.mono { approach } else { at })
+    }
+}
+
+/// Whether everything that was attached to this lease is gone: our finalizer is.
+fn is_released(entry: &Entry) -> bool {
+    entry.record.status.has_ended() && !entry.record.has_finalizer()
+}
+
+/// A number of this replica's own, from its name.
+fn seed(identity: &str) -> u64 {
+    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(identity)
+}
+
+#[cfg(test)]
+mod tests;

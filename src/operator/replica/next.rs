@@ -1,0 +1,269 @@
+//! Looking at what was touched: what is next for it, and is it work that replicas compete for?
+
+use super::*;
+
+impl Replica {
+    /// Something about the lease of this name, or about what is attached to it, has changed.
+    pub(super) fn touch_place(&mut self, place: &Place, now: &Now) {
+        match self.leases.at(place) {
+            Some((uid, entry)) if !is_released(entry) => {
+                self.timers.clear(&Timer::Pending(place.clone()));
+                self.measure_emptied(uid, place, now);
+                self.pending_said.remove(place);
+                self.touch_lease(uid, now);
+            }
+            _ if self.objects.of(place).next().is_some() => {
+                self.timers
+                    .set_if_absent(Timer::Pending(place.clone()), now.mono + self.settings.pending_warning);
+            }
+            _ => {
+                self.timers.clear(&Timer::Pending(place.clone()));
+                self.pending_said.remove(place);
+            }
+        }
+    }
+
+    /// The lease of this name has come, ended or gone: look at everything attached to it.
+    pub(super) fn touch_attached(&mut self, place: &Place, now: &Now) {
+        let ids: Vec<ObjectId> = self.objects.of(place).map(|(id, _)| id.clone()).collect();
+        for id in &ids {
+            self.touch_object(id, now);
+        }
+        self.touch_place(place, now);
+    }
+
+    pub(super) fn touch_lease(&mut self, uid: Uuid, now: &Now) {
+        let Some(entry) = self.leases.get(&uid) else { return };
+        if entry.in_flight {
+            return;
+        }
+        self.leases.recheck(uid, now);
+        let work = Work::Lease(uid);
+        let step = self.step(uid, now);
+        if !matches!(step, Some(Step::Act(_)))
+            && let Some(entry) = self.leases.get_mut(&uid)
+        {
+            entry.due = None;
+        }
+        self.timers.clear(&Timer::Lease(uid));
+        match step {
+            Some(Step::Act(act)) => {
+                let since_deadline = self.leases.held(uid, now).and_then(|held| held.overdue);
+                let Some(entry) = self.leases.get_mut(&uid) else { return };
+                let due = match act {
+                    Act::End(_) => now.mono.saturating_sub(since_deadline.unwrap_or_default()),
+                    _ => now.mono,
+                };
+                let due = *entry.due.get_or_insert(due);
+                self.writer.try_work(work, due);
+            }
+            Some(Step::Refresh(_)) if self.leading.is_some() => match self.refreshes.next_at(now.mono) {
+                Some(at) if at > now.mono => {
+                    self.out.deeds.push(Deed::Postponed);
+                    self.writer.remove(&work);
+                    self.timers.set(Timer::Lease(uid), at);
+                }
+                Some(_) => self.writer.try_work(work, now.mono),
+                None => {}
+            },
+            Some(Step::Wait(at)) => {
+                self.writer.remove(&work);
+                // While lease time stands still, what waits for it comes no nearer.
+                let at = if now.deaf { at.max(now.mono + Duration::from_secs(1)) } else { at };
+                self.timers.set(Timer::Lease(uid), at);
+            }
+            Some(Step::Refresh(_) | Step::Rest) | None => {
+                self.writer.remove(&work);
+            }
+        }
+    }
+
+    /// Measures how late the last of what was attached to an expired lease has gone.
+    fn measure_emptied(&mut self, uid: Uuid, place: &Place, now: &Now) {
+        if self.objects.of(place).next().is_some() {
+            return;
+        }
+        if let Some(deadline) = self.leases.get_mut(&uid).and_then(|entry| entry.overran.take()) {
+            self.out.deeds.push(Deed::Emptied(now.lease.since(deadline)));
+        }
+    }
+
+    /// What is next for a lease; `None`: nothing, since this replica may not.
+    pub(super) fn step(&mut self, uid: Uuid, now: &Now) -> Option<Step> {
+        let entry = self.leases.get(&uid)?;
+        let place = entry.record.place.clone();
+        if entry.record.status.term.is_some_and(|term| self.writer.is_absurd(term)) {
+            return None;
+        }
+        let attached = self.objects.count(&place);
+        let hindrance = if entry.record.status.has_ended() && attached != Default::default() {
+            self.hindrance(&place)
+        } else {
+            None
+        };
+        let mut held = self.leases.held(uid, now);
+        if let Some(held) = &mut held
+            && self.leading.is_some()
+        {
+            // The primary ends what the lessor has handed out: in the order of deadlines, and at its rate.
+            held.due &= entry.handed_out;
+        }
+        let situation = Situation {
+            record: &entry.record,
+            // A follower is shown by its watch what has changed, and looks afresh before it claims the lead.
+            stale: entry.stale && self.leading.is_some(),
+            held,
+            published_deadline: entry.published_deadline,
+            nearer: entry.nearer,
+            granted_by: entry.granted_by,
+            written_at: entry.written_at,
+            releasing: entry.releasing,
+            attached,
+            hindrance: hindrance.as_deref(),
+            linger_until: entry.linger_until.max(self.sights.blind_until(&place.namespace, now)),
+            settings: &self.settings,
+            now,
+        };
+        let step = situation.step();
+        if self.orphaned && !entry.record.deleting {
+            return None;
+        }
+        let released = is_released(entry);
+        let ended = entry.record.status.has_ended();
+        if !self.settings.dry_run || !(ended || matches!(step, Step::Act(Act::End(_)))) {
+            return Some(step);
+        }
+        if !released {
+            let going: Vec<String> = self.objects.of(&place).map(|(id, _)| id.to_string()).collect();
+            self.say_once(uid, if ended { "WouldRelease" } else { "WouldEnd" }, || {
+                let going = if going.is_empty() { "nothing".to_owned() } else { going.join(", ") };
+                let end = if ended { "the lease has ended" } else { "the lease would end now" };
+                format!("dry run: {end}, and of these what is attached to it would go: {going}")
+            });
+        }
+        None
+    }
+
+    /// Why what is attached to an ended lease stays, for people.
+    pub(super) fn hindrance(&self, place: &Place) -> Option<String> {
+        let mut why: Vec<String> = self
+            .objects
+            .of(place)
+            .filter_map(|(id, object)| {
+                if object.deleting
+                    && object.attachments.whole.as_ref().is_some_and(|name| name.as_str() == &*place.name)
+                {
+                    return Some(format!("{id} is being deleted and waits for finalizers of its own"));
+                }
+                Some(format!("{id}: {}", object.hindrance.as_ref()?.message))
+            })
+            .collect();
+        // In one order, whatever the order of the index, so that it isn't written again for that.
+        why.sort();
+        let more = why.len().saturating_sub(5);
+        why.truncate(5);
+        if more > 0 {
+            why.push(format!("and {more} more"));
+        }
+        (!why.is_empty()).then(|| why.join("; "))
+    }
+
+    pub(super) fn touch_object(&mut self, id: &ObjectId, now: &Now) {
+        let work = Work::Object(id.clone());
+        if self.writer.is_running(&work) {
+            return;
+        }
+        let timer = Timer::Object(id.clone());
+        self.timers.clear(&timer);
+        let removal = self.removal(id).filter(|_| self.leading.is_some() || !self.is_hindered(id));
+        let hindrance = self.objects.get(id).and_then(|object| object.hindrance.as_ref());
+        match (removal, hindrance) {
+            (None, _) => {
+                self.writer.remove(&work);
+            }
+            (Some(_), Some(hindrance)) if hindrance.retry_at.is_none_or(|at| at > now.mono) => {
+                if let Some(at) = hindrance.retry_at {
+                    self.timers.set(timer, at);
+                }
+                self.writer.remove(&work);
+            }
+            (Some(_), _) if self.writer.contains(&work) => {}
+            (Some(_), _) => self.writer.try_work(work, now.mono),
+        }
+    }
+
+    pub(super) fn removal(&self, id: &ObjectId) -> Option<Removal> {
+        if self.settings.dry_run {
+            return None;
+        }
+        self.objects.removal(id, |place| {
+            self.leases.at(place).is_some_and(|(_, entry)| {
+                entry.record.status.has_ended() && !is_released(entry) && !entry.releasing
+            })
+        })
+    }
+
+    /// Whether the primary has published, for each lease that has ended, that what is attached to it is hindered. It
+    /// lives, then, and whatever it can't do another can't either: no reason to take over.
+    pub(super) fn is_hindered(&self, id: &ObjectId) -> bool {
+        let mut ended = self.objects.leases_of(id).into_iter().filter_map(|place| {
+            let (_, entry) = self.leases.at(&place)?;
+            entry
+                .record
+                .status
+                .has_ended()
+                .then(|| entry.record.status.released.as_ref().is_some_and(|(r, _)| !r.done))
+        });
+        ended.all(|hindered| hindered)
+    }
+
+    pub(super) fn report_problems(&mut self, id: &ObjectId) {
+        if self.leading.is_none() {
+            return;
+        }
+        let Some(object) = self.objects.get(id) else { return };
+        for problem in &object.problems {
+            let about = About::Object(id.clone(), object.uid);
+            self.out.notices.push(Notice::warning(about, "AttachmentInvalid", problem.as_str()));
+        }
+    }
+
+    /// Warns of what is attached to a lease that isn't there: of each object once, as long as it stays so.
+    pub(super) fn report_pending(&mut self, place: &Place) {
+        if self.leading.is_none() {
+            return;
+        }
+        let said = self.pending_said.entry(place.clone()).or_default();
+        for (id, object) in self.objects.of(place) {
+            if !said.insert(id.clone()) {
+                continue;
+            }
+            let note = format!(
+                "attached to lease {:?}, which isn't there: nothing happens until it is granted",
+                &*place.name
+            );
+            let about = About::Object(id.clone(), object.uid);
+            self.out.notices.push(Notice::warning(about, "AttachmentPending", note));
+        }
+    }
+
+    pub(super) fn say_once(&mut self, uid: Uuid, reason: &'static str, note: impl FnOnce() -> String) {
+        if self.leading.is_none() {
+            return;
+        }
+        let Some(entry) = self.leases.get_mut(&uid) else { return };
+        if entry.said != Some(reason) {
+            entry.said = Some(reason);
+            let about = About::Lease(entry.record.place.clone(), uid);
+            self.out.notices.push(Notice::warning(about, reason, note()));
+        }
+    }
+
+    pub(super) fn touch(&mut self, work: &Work, now: &Now) {
+        match work {
+            Work::Approach => {}
+            Work::Lease(uid) => self.touch_lease(*uid, now),
+            Work::Object(id) => self.touch_object(id, now),
+        }
+    }
+}

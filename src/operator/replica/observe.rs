@@ -1,0 +1,227 @@
+//! Taking in what watches show.
+
+use super::*;
+
+impl Replica {
+    /// Takes in what a watch shows.
+    pub fn observe(&mut self, observation: Observation, now: &Now) {
+        match observation {
+            Observation::Lessor(seen) => self.observe_lessor(seen, now),
+            Observation::Lease(scope, seen) => self.observe_leases(scope, seen, now),
+            Observation::Kind(kind, found) => self.observe_kind(&kind, found, now),
+            Observation::Object(kind, scope, seen) => self.observe_objects(&kind, scope, seen, now),
+        }
+        self.follow_role(now);
+    }
+
+    pub(super) fn observe_lessor(&mut self, seen: Seen<crate::api::Lessor>, now: &Now) {
+        match seen {
+            Seen::There(lessor) => {
+                self.lessor_failure = None;
+                self.see_lessor(&lessor, now);
+            }
+            Seen::Gone(lessor) => {
+                let version = version_of(lessor.metadata.resource_version.as_deref()).unwrap_or(Version::MAX);
+                // It may have come back before the news that it is gone.
+                if self.arbitration.known().is_none_or(|known| known.version <= version) {
+                    self.see_no_lessor(now);
+                }
+            }
+            Seen::All(shown) => {
+                self.lessor_seen = true;
+                self.lessor_failure = None;
+                if shown.is_empty() {
+                    self.see_no_lessor(now);
+                }
+            }
+            Seen::Resumed => {}
+            Seen::Failing(failure) => note_failure("lessors.lessor.dev", failure, &mut self.lessor_failure),
+        }
+    }
+
+    pub(super) fn see_lessor(&mut self, lessor: &crate::api::Lessor, now: &Now) {
+        match self.arbitration.see(lessor) {
+            Ok(Some((holder, term))) => {
+                self.orphaned = false;
+                self.writer.observe_claim(holder, term, now.mono);
+            }
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "unreadable lessor"),
+        }
+    }
+
+    pub(super) fn see_no_lessor(&mut self, now: &Now) {
+        self.arbitration.see_none();
+        match self.leading {
+            // Somebody deleted it. Its primary makes it anew, before others find that there is none.
+            Some(term) if self.stopping.is_none() => {
+                if !self.arbitration.is_busy() {
+                    let next = self.arbitration.prove(term, self.leases.len(), now.wall);
+                    self.arbitrate(next, now);
+                }
+            }
+            _ => {
+                self.writer.observe_claim(Holder::Nobody, 0, now.mono);
+            }
+        }
+    }
+
+    pub(super) fn observe_leases(&mut self, scope: Option<Arc<str>>, seen: Seen<Lease>, now: &Now) {
+        match seen {
+            Seen::There(lease) => {
+                self.lease_failure = None;
+                self.see_lease(&lease, now);
+            }
+            Seen::Gone(lease) => {
+                if let (Ok(uid), Ok(version)) = (
+                    uid_of(lease.metadata.uid.as_deref()),
+                    version_of(lease.metadata.resource_version.as_deref()),
+                ) {
+                    self.leases.exhume(uid);
+                    self.lose_lease(uid, version, now);
+                }
+            }
+            Seen::All(shown) => {
+                self.leases.all_shown(scope.as_deref());
+                for uid in self.leases.missing(scope.as_deref(), &shown) {
+                    self.lose_lease(uid, Version::MAX, now);
+                }
+                self.leases_seen.insert(scope, true);
+                self.lease_failure = None;
+            }
+            Seen::Resumed => {}
+            Seen::Failing(failure) => note_failure("leases.lessor.dev", failure, &mut self.lease_failure),
+        }
+    }
+
+    pub(super) fn see_lease(&mut self, lease: &Lease, now: &Now) {
+        let record = match Record::read(lease) {
+            Ok(record) => record,
+            Err(error) => {
+                tracing::warn!(lease = lease.metadata.name, %error, "unreadable lease");
+                return;
+            }
+        };
+        let (uid, place, term) = (record.uid, record.place.clone(), record.status.term);
+        let change = self.leases.apply(record, Recorded::read(lease), now, &self.settings);
+        if change.renewed && self.leading.is_some() {
+            self.out.deeds.push(Deed::Renewed);
+        }
+        if let Some(term) = term {
+            let meaning = if change.status_written {
+                self.writer.observe(term, now.mono)
+            } else {
+                self.writer.learn_term(term, now.mono)
+            };
+            if meaning == writer_lease::Observation::Absurd {
+                // Nobody can end it, so it must not stand before those that can be ended.
+                self.leases.shelve(uid);
+                self.say_once(uid, "AbsurdTerm", || {
+                    format!("status.term is {term}, which no primary wrote: delete the lease, or its status can't be written")
+                });
+            }
+        }
+        if change.renewed
+            && let Some(entry) = self.leases.get_mut(&uid)
+        {
+            entry.said = None;
+        }
+        // A release that the primary calls hindered is no overdue work any more.
+        if change.new || change.ended || change.released {
+            self.touch_attached(&place, now);
+        }
+        self.touch_lease(uid, now);
+    }
+
+    pub(super) fn lose_lease(&mut self, uid: Uuid, version: Version, now: &Now) {
+        let Some(entry) = self.leases.remove(uid, version) else { return };
+        self.writer.remove(&Work::Lease(uid));
+        self.timers.clear(&Timer::Lease(uid));
+        self.touch_attached(&entry.record.place, now);
+    }
+
+    pub(super) fn observe_objects(
+        &mut self,
+        kind: &Arc<Kind>,
+        scope: Option<Arc<str>>,
+        seen: Seen<ObjectMeta>,
+        now: &Now,
+    ) {
+        let id_of = |meta: &ObjectMeta| ObjectId {
+            kind: kind.clone(),
+            place: Place::new(
+                meta.namespace.as_deref().unwrap_or_default(),
+                meta.name.as_deref().unwrap_or_default(),
+            ),
+        };
+        match seen {
+            Seen::There(meta) => self.see_object(&id_of(&meta), &meta, now),
+            Seen::Gone(meta) => {
+                let version = version_of(meta.resource_version.as_deref()).ok();
+                self.lose_object(&id_of(&meta), version, now);
+            }
+            Seen::All(shown) => {
+                for place in self.objects.retain(kind, scope.as_deref(), &shown) {
+                    self.touch_place(&place, now);
+                }
+                self.sights.synced(&kind.name(), &scope, now);
+                self.see_clearly(now);
+            }
+            Seen::Resumed => {
+                if self.sights.resumed(&kind.name(), &scope, now) {
+                    self.see_clearly(now);
+                }
+            }
+            Seen::Failing(failure) => {
+                if self.sights.failing(&kind.name(), &scope, failure.clone(), now) {
+                    tracing::warn!(%kind, %failure, "watch fails, trying again");
+                }
+            }
+        }
+    }
+
+    pub(super) fn see_object(&mut self, id: &ObjectId, meta: &ObjectMeta, now: &Now) {
+        let applied = match self.objects.apply(id, meta) {
+            Ok(applied) => applied,
+            Err(error) => {
+                tracing::warn!(object = %id, %error, "unreadable object");
+                return;
+            }
+        };
+        if applied.new_problems {
+            self.report_problems(id);
+        }
+        self.touch_object(id, now);
+        for place in applied.leases {
+            self.touch_place(&place, now);
+        }
+    }
+
+    pub(super) fn lose_object(&mut self, id: &ObjectId, version: Option<Version>, now: &Now) {
+        self.tell_late_removal(id, version);
+        let touched = self.objects.remove(id, version);
+        self.touch_object(id, now);
+        for place in touched {
+            self.touch_place(&place, now);
+        }
+    }
+
+    /// The server is heard again after this replica was deaf.
+    pub fn heard_again(&mut self, now: &Now) {
+        self.writer.deaf_until(now.mono);
+    }
+}
+
+/// Logs how a watch fails, once as long as it fails in the same way.
+fn note_failure(kind: &str, failure: Failure, known: &mut Option<Failure>) {
+    if known.as_ref() != Some(&failure) {
+        match &failure {
+            Failure::NoSuchKind => tracing::warn!(
+                kind,
+                "waiting for the kind to be installed: apply the CRDs, `lessor crd | kubectl apply -f -`"
+            ),
+            failure => tracing::warn!(kind, %failure, "watch fails, trying again"),
+        }
+    }
+    *known = Some(failure);
+}

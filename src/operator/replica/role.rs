@@ -1,0 +1,172 @@
+//! Being primary or not: arbitration, promotion, demotion, and leaving in order.
+
+use super::*;
+
+impl Replica {
+    pub(super) fn arbitrate(&mut self, next: Move, now: &Now) {
+        self.arbitrate_since(next, now.mono, now);
+    }
+
+    pub(super) fn arbitrate_since(&mut self, next: Move, sent_at: Duration, now: &Now) {
+        match next {
+            Move::Send(request) => {
+                self.send(Cause::Arbitration, request, now.mono + self.settings.lease_duration, now);
+            }
+            Move::Check(work) => {
+                let request = match &work {
+                    Work::Approach => None,
+                    Work::Lease(uid) => self
+                        .leases
+                        .get(uid)
+                        .map(|entry| Request::ReadLease { lease: entry.record.place.clone() }),
+                    Work::Object(id) => Some(Request::ReadObject { object: id.clone() }),
+                };
+                match request {
+                    Some(request) => {
+                        self.send(Cause::Check(work), request, now.mono + self.settings.lease_duration, now);
+                    }
+                    None => {
+                        self.writer.remove(&work);
+                        let next = self.arbitration.checked(false, self.leases.len(), now.wall);
+                        self.arbitrate_since(next, sent_at, now);
+                    }
+                }
+            }
+            Move::Decided(verdict) => {
+                tracing::debug!(?verdict, "arbitration");
+                match verdict {
+                    Verdict::Proved(term) => self.writer.proved(term, sent_at),
+                    Verdict::Claimed(term) => self.writer.claimed(term, sent_at, now.mono),
+                    Verdict::Lost => self.writer.lost(now.mono),
+                    Verdict::Abstained => self.writer.abstained(now.mono),
+                    Verdict::Failed => self.writer.arbitration_failed(now.mono),
+                    Verdict::Orphaned(term) => {
+                        self.orphaned = true;
+                        self.writer.proved(term, sent_at);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn arbitration_answered(&mut self, flight: &Flight, answer: &Answer, now: &Now) {
+        match answer {
+            Answer::Lessor(lessor) => self.see_lessor(lessor, now),
+            Answer::Gone | Answer::Deleted => self.arbitration.see_none(),
+            _ => {}
+        }
+        let next = self.arbitration.answered(answer, &flight.request, self.leases.len(), now.wall);
+        self.arbitrate_since(next, flight.sent_at, now);
+    }
+
+    /// A follower has looked afresh at what seemed overdue.
+    pub(super) fn check_answered(&mut self, work: &Work, flight: &Flight, answer: Answer, now: &Now) {
+        match (work, answer) {
+            (_, Answer::Refused(_)) => {
+                let failed = self.arbitration.abandon();
+                self.arbitrate_since(Move::Decided(failed), flight.sent_at, now);
+                return;
+            }
+            (_, Answer::Lease(lease)) => self.see_lease(&lease, now),
+            (Work::Object(id), Answer::Object(meta)) => self.see_object(id, &meta, now),
+            (Work::Lease(uid), _) => self.lose_lease(*uid, Version::MAX, now),
+            (Work::Object(id), _) => self.lose_object(id, None, now),
+            (Work::Approach, _) => {}
+        }
+        let undone = match work {
+            Work::Approach => false,
+            Work::Lease(uid) => matches!(self.step(*uid, now), Some(Step::Act(_))),
+            Work::Object(id) => self.removal(id).is_some(),
+        };
+        let next = self.arbitration.checked(undone, self.leases.len(), now.wall);
+        self.arbitrate_since(next, flight.sent_at, now);
+    }
+
+    /// Tells the lessor in memory whether it is primary, after anything that may have changed that.
+    pub(super) fn follow_role(&mut self, now: &Now) {
+        let leads = self.writer.leading_term();
+        if leads == self.leading {
+            return;
+        }
+        let before = std::mem::replace(&mut self.leading, leads);
+        self.approached = None;
+        if before.is_some() {
+            self.cancel_flights(now);
+            self.writer.remove(&Work::Approach);
+            self.leases.demote();
+            self.out.deeds.push(Deed::Demoted);
+        }
+        match leads {
+            Some(term) => {
+                self.leases.promote();
+                let note = format!("{} is primary under term {term}", self.settings.identity);
+                self.out.notices.push(Notice::normal(About::Lessor, "Promoted", note));
+                let mut objects: Vec<ObjectId> = self.objects.iter().map(|(id, _)| id.clone()).collect();
+                objects.sort_unstable();
+                self.out.deeds.push(Deed::Promoted);
+                for id in &objects {
+                    self.report_problems(id);
+                    self.touch_object(id, now);
+                }
+            }
+            None => tracing::info!(term = before, "demoted"),
+        }
+        let mut leases: Vec<Uuid> = self.leases.iter().map(|(uid, _)| *uid).collect();
+        leases.sort_unstable();
+        for uid in leases {
+            self.touch_lease(uid, now);
+        }
+    }
+
+    /// Gives up all work under way: it was begun under a term that is over.
+    pub(super) fn cancel_flights(&mut self, now: &Now) {
+        let flights = std::mem::take(&mut self.flights);
+        for (ticket, flight) in flights {
+            let work = match &flight.cause {
+                Cause::Arbitration | Cause::Check(_) | Cause::Probe | Cause::Kinds => {
+                    self.flights.insert(ticket, flight);
+                    continue;
+                }
+                Cause::Approach => Work::Approach,
+                Cause::Lease(uid, _) => {
+                    if let Some(entry) = self.leases.get_mut(uid) {
+                        entry.in_flight = false;
+                        entry.stale = true;
+                    }
+                    Work::Lease(*uid)
+                }
+                Cause::Object(id, ..) => {
+                    if let Some(object) = self.objects.get_mut(id) {
+                        object.stale = true;
+                    }
+                    Work::Object(id.clone())
+                }
+            };
+            self.out.cancelled.push(ticket);
+            self.writer.done(&work, WorkResult::None, false, now.mono, now.mono);
+        }
+    }
+
+    /// Stops in order: finishes what is under way (until `by` at the latest), then leaves the lead to others.
+    pub fn stop(&mut self, by: Duration) {
+        self.stopping = Some(by);
+    }
+
+    /// Whether a stop is complete.
+    pub fn has_stopped(&self) -> bool {
+        self.stopping.is_some() && self.leading.is_none() && self.flights.is_empty()
+    }
+
+    pub(super) fn wind_up(&mut self, by: Duration, now: &Now) {
+        if self.leading.is_none() || (!self.flights.is_empty() && now.mono < by) {
+            return;
+        }
+        self.writer.resign(now.mono);
+        self.follow_role(now);
+        if let Some(Action::Resign { .. }) = self.writer.poll(now.mono)
+            && let Some(request) = self.arbitration.resign(self.leases.len())
+        {
+            self.arbitrate(Move::Send(request), now);
+        }
+    }
+}

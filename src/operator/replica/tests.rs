@@ -1,0 +1,517 @@
+//! One replica against a server that the test plays by hand.
+
+use k8s_openapi::jiff::Timestamp;
+use kube::core::ObjectMeta;
+use serde_json::{Value, json};
+
+use super::*;
+
+const ME: &str = "me_1";
+const UID: &str = "0e2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f10";
+
+/// A replica and its clocks.
+struct Play {
+    replica: Replica,
+    mono: Duration,
+    /// Since when the server has been silent.
+    heard: Duration,
+    version: u64,
+    /// What was asked and not answered yet.
+    asked: Vec<(Ticket, Request)>,
+    notices: Vec<Notice>,
+}
+
+impl Play {
+    fn new() -> Self {
+        let settings =
+            Settings { identity: ME.to_owned(), min_ttl: Duration::from_secs(1), ..Settings::default() };
+        let kind = Arc::new(Kind::config_map());
+        let mut play = Self {
+            replica: Replica::new(settings),
+            mono: Duration::ZERO,
+            heard: Duration::ZERO,
+            version: 10,
+            asked: Vec::new(),
+            notices: Vec::new(),
+        };
+        play.observe(Observation::Object(kind, None, Seen::All(Default::default())));
+        play.observe(Observation::Lease(None, Seen::All(Default::default())));
+        play
+    }
+
+    /// A replica that is primary under term 1.
+    fn primary() -> Self {
+        let mut play = Self::new();
+        play.observe(Observation::Lessor(Seen::All(Default::default())));
+        play.pass(100);
+        let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
+        play.answer(ticket, Answer::Gone);
+        let ticket = play.ask(|request| matches!(request, Request::CreateLessor));
+        let lessor = play.lessor(json!({}));
+        play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+        let ticket = play.ask(|request| matches!(request, Request::WriteLessor { .. }));
+        let lessor = play.lessor(json!({"primary": ME, "term": 1}));
+        play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+        assert_eq!(play.replica.leads(), Some(1));
+        play
+    }
+
+    /// A replica that follows another under term 1.
+    fn follower() -> Self {
+        let mut play = Self::new();
+        let lessor = play.lessor(json!({"primary": "other_1", "term": 1}));
+        play.observe(Observation::Lessor(Seen::There(Box::new(lessor))));
+        play.observe(Observation::Lessor(Seen::All([Place::new("", "default")].into())));
+        assert_eq!(play.asked, []);
+        play
+    }
+
+    fn now(&self) -> Now {
+        let wall = Timestamp::from_second(1_800_000_000).expect("a time") + self.mono;
+        Now {
+            mono: self.mono,
+            lease: LeaseTime::from_duration(self.mono),
+            wall,
+            server: Some(wall),
+            silence: self.mono - self.heard,
+            deaf: false,
+        }
+    }
+
+    fn poll(&mut self) {
+        let output = self.replica.poll(&self.now());
+        self.asked.retain(|(ticket, _)| !output.cancelled.contains(ticket));
+        self.asked.extend(output.requests.into_iter().map(|(ticket, request, _)| (ticket, request)));
+        self.notices.extend(output.notices);
+    }
+
+    fn observe(&mut self, observation: Observation) {
+        self.heard = self.mono;
+        self.replica.observe(observation, &self.now());
+        self.poll();
+    }
+
+    fn answer(&mut self, ticket: Ticket, answer: Answer) {
+        self.heard = self.mono;
+        self.asked.retain(|(asked, _)| *asked != ticket);
+        self.replica.answer(ticket, answer, &self.now());
+        self.poll();
+    }
+
+    /// Lets time pass, waking up when the replica wants to.
+    fn pass(&mut self, millis: u64) {
+        let until = self.mono + Duration::from_millis(millis);
+        let mut wakes = 0;
+        while let Some(at) = self.replica.wake_at(&self.now()).filter(|at| *at <= until) {
+            wakes += 1;
+            assert!(wakes < 100, "wakes up for nothing, at {at:?}");
+            self.mono = self.mono.max(at);
+            self.poll();
+        }
+        self.mono = until;
+        self.poll();
+    }
+
+    /// The one request that is asked now, which must be such a one.
+    #[track_caller]
+    fn ask(&self, is: impl Fn(&Request) -> bool) -> Ticket {
+        match self.asked.as_slice() {
+            [(ticket, request)] if is(request) => *ticket,
+            asked => panic!("asked {asked:#?}"),
+        }
+    }
+
+    fn next_version(&mut self) -> String {
+        self.version += 1;
+        self.version.to_string()
+    }
+
+    fn lessor(&mut self, status: Value) -> crate::api::Lessor {
+        let version = self.next_version();
+        serde_json::from_value(json!({
+            "apiVersion": "lessor.dev/v1alpha1", "kind": "Lessor",
+            "metadata": {"name": "default", "uid": UID, "resourceVersion": version}, "status": status,
+        }))
+        .expect("a lessor")
+    }
+
+    /// The lease as it would be after `change`, in a new version.
+    fn lease(&mut self, change: impl FnOnce(&mut Value)) -> Box<Lease> {
+        let version = self.next_version();
+        let mut lease = json!({
+            "apiVersion": "lessor.dev/v1alpha1", "kind": "Lease",
+            "metadata": {
+                "namespace": "shop", "name": "cart", "uid": UID, "generation": 1, "resourceVersion": version,
+                "finalizers": ["lessor.dev/revoke"],
+            },
+            "spec": {"ttlSeconds": 10},
+        });
+        change(&mut lease);
+        Box::new(serde_json::from_value(lease).expect("a lease"))
+    }
+
+    fn see_lease(&mut self, change: impl FnOnce(&mut Value)) {
+        let lease = self.lease(change);
+        self.observe(Observation::Lease(None, Seen::There(lease)));
+    }
+
+    fn see_map(&mut self, name: &str, annotations: Value) {
+        let version = self.next_version();
+        let meta: ObjectMeta = serde_json::from_value(json!({
+            "namespace": "shop", "name": name, "uid": UID, "resourceVersion": version, "annotations": annotations,
+        }))
+        .expect("metadata");
+        let kind = Arc::new(Kind::config_map());
+        self.observe(Observation::Object(kind, None, Seen::There(Box::new(meta))));
+    }
+
+    fn status_written(&self) -> Option<(u64, &Value)> {
+        self.asked.iter().find_map(|(_, request)| match request {
+            Request::WriteStatus { version, status, .. } => Some((*version, status)),
+            _ => None,
+        })
+    }
+}
+
+fn granted(lease: &mut Value) {
+    lease["status"] = json!({
+        "observedGeneration": 1, "grantedTTLSeconds": 10, "fencingToken": 5, "term": 1, "primary": "other_1",
+        "grantTime": "2027-01-15T08:00:00.000000Z", "expiryTime": "2027-01-15T08:00:10.100000Z",
+        "attached": {"objects": 0, "keys": 0},
+        "conditions": [{"type": "Active", "status": "True", "reason": "Granted", "message": "",
+            "lastTransitionTime": "2027-01-15T08:00:00Z"}],
+    });
+}
+
+fn ended(lease: &mut Value) {
+    granted(lease);
+    lease["status"]["endTime"] = json!("2027-01-15T08:00:10.000000Z");
+    lease["status"]["conditions"][0]["reason"] = json!("Expired");
+}
+
+#[test]
+fn nothing_is_asked_before_everything_was_seen_once() {
+    let mut play = Play::new();
+    play.see_lease(|lease| lease["metadata"]["finalizers"] = json!([]));
+    play.pass(60_000);
+    assert_eq!(play.asked, []);
+    assert!(!play.replica.is_ready() && play.replica.missing().len() == 1);
+}
+
+#[test]
+fn the_finalizer_is_in_place_before_the_grant() {
+    let mut play = Play::primary();
+    play.see_lease(|lease| lease["metadata"]["finalizers"] = json!(["other/one"]));
+    let ticket = play.ask(|request| {
+        matches!(request, Request::SetFinalizers { finalizers, .. } if *finalizers == ["other/one", "lessor.dev/revoke"])
+    });
+    let lease =
+        play.lease(|lease| lease["metadata"]["finalizers"] = json!(["other/one", "lessor.dev/revoke"]));
+    let version = play.version;
+    play.answer(ticket, Answer::Lease(lease));
+    let (at, status) = play.status_written().expect("the grant");
+    assert_eq!(at, version);
+    assert_eq!(status["grantedTTLSeconds"], 10);
+    assert_eq!(status["fencingToken"], version);
+    assert_eq!(status["term"], 1);
+}
+
+/// Lets the primary grant a lease.
+fn grant(play: &mut Play) {
+    play.see_lease(|_| {});
+    let ticket = play.ask(|request| matches!(request, Request::WriteStatus { .. }));
+    let lease = play.lease(granted);
+    play.answer(ticket, Answer::Lease(lease));
+    assert_eq!(play.asked, []);
+}
+
+#[test]
+fn an_end_is_committed_at_its_deadline_and_at_the_version_it_was_decided_at() {
+    let mut play = Play::primary();
+    grant(&mut play);
+    let version = play.version;
+    play.pass(9_990);
+    // The primary was silent for long: it proves itself before the deadline.
+    let ticket = play.ask(|request| matches!(request, Request::WriteLessor { .. }));
+    let lessor = play.lessor(json!({"primary": ME, "term": 1}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    assert!(play.status_written().is_none());
+    play.pass(10);
+    let (at, status) = play.status_written().expect("the end");
+    assert_eq!((at, status["endTime"].is_string()), (version, true));
+}
+
+#[test]
+fn a_renewal_keeps_a_lease_whose_end_was_refused() {
+    let mut play = Play::primary();
+    grant(&mut play);
+    play.pass(9_990);
+    let ticket = play.asked[0].0;
+    let lessor = play.lessor(json!({"primary": ME, "term": 1}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    play.pass(10);
+    let ticket = play.ask(|request| matches!(request, Request::WriteStatus { .. }));
+    play.answer(ticket, Answer::Refused(Refusal::Conflict));
+    let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
+    let lease = play.lease(|lease| {
+        granted(lease);
+        lease["spec"]["renewTime"] = json!("2027-01-15T08:00:09Z");
+    });
+    play.answer(ticket, Answer::Lease(lease));
+    // The renewal is published, since all that was published is over; nothing ends for another ten seconds.
+    assert!(play.status_written().is_none_or(|(_, status)| status["endTime"].is_null()));
+    assert_eq!(play.replica.leads(), Some(1));
+}
+
+#[test]
+fn no_end_is_committed_on_an_old_sign_of_life() {
+    let mut play = Play::primary();
+    grant(&mut play);
+    play.pass(9_990);
+    let ticket = play.asked[0].0;
+    let lessor = play.lessor(json!({"primary": ME, "term": 1}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    play.heard -= Duration::from_secs(2);
+    play.pass(10);
+    play.ask(|request| matches!(request, Request::ReadLease { .. }));
+}
+
+#[test]
+fn what_is_due_in_one_object_goes_with_one_patch_bound_to_its_version() {
+    let mut play = Play::primary();
+    play.see_map("shared", json!({"key.lessor.dev/a": "cart", "key.lessor.dev/b": "other", "lessor.dev/keys": "{\".c\":\"cart\"}"}));
+    let version = play.version;
+    play.see_lease(ended);
+    let ticket = play.ask(|request| matches!(request, Request::Remove { removal: Removal::Keys { .. }, .. }));
+    let Some((_, Request::Remove { removal: Removal::Keys { patch, .. }, .. })) = play.asked.first() else {
+        panic!("no removal");
+    };
+    assert_eq!(patch["metadata"]["resourceVersion"], version.to_string());
+    assert_eq!(patch["data"], json!({"a": null, ".c": null}));
+    assert_eq!(patch["metadata"]["annotations"], json!({"key.lessor.dev/a": null, "lessor.dev/keys": null}));
+    // It has changed: read it, then decide again.
+    play.answer(ticket, Answer::Refused(Refusal::Conflict));
+    play.ask(|request| matches!(request, Request::ReadObject { .. }));
+}
+
+#[test]
+fn what_is_attached_once_the_release_was_sent_stays_until_the_release_is_refused() {
+    let mut play = Play::primary();
+    play.see_lease(ended);
+    play.pass(2_000);
+    let ticket = play.ask(|request| matches!(request, Request::SetFinalizers { .. }));
+    // Perhaps it is meant for the next lease of this name: the server may have done the release already.
+    play.see_map("late", json!({"lessor.dev/lease": "cart"}));
+    play.ask(|request| matches!(request, Request::SetFinalizers { .. }));
+    // No answer says nothing: the request may be on its way still. The lease as it was says nothing either.
+    play.answer(ticket, Answer::Refused(Refusal::NoAnswer("lost".to_owned())));
+    play.pass(1_000);
+    let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
+    play.version -= 2;
+    let lease = play.lease(ended);
+    play.version += 2;
+    play.answer(ticket, Answer::Lease(lease));
+    let ticket = play.ask(|request| matches!(request, Request::SetFinalizers { .. }));
+    // The lease has changed, so the release that was sent can't be done any more.
+    play.answer(ticket, Answer::Refused(Refusal::Conflict));
+    let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
+    let lease = play.lease(ended);
+    play.answer(ticket, Answer::Lease(lease));
+    play.ask(|request| matches!(request, Request::Remove { .. }));
+}
+
+#[test]
+fn an_object_attached_to_a_living_lease_of_the_name_stays() {
+    let mut play = Play::primary();
+    grant(&mut play);
+    play.see_map("whole", json!({"lessor.dev/lease": "cart"}));
+    assert!(!play.asked.iter().any(|(_, request)| matches!(request, Request::Remove { .. })));
+}
+
+#[test]
+fn a_follower_acts_only_after_a_fresh_look_at_what_is_overdue() {
+    let mut play = Play::follower();
+    play.see_lease(granted);
+    // The TTL, what the recorded time leaves open, and the head start of the incumbent.
+    play.pass(10_000 + 3_000 + 2_400);
+    assert_eq!(play.asked, []);
+    play.pass(3_000);
+    let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
+    let mut lessor = play.lessor(json!({"primary": "other_1", "term": 1}));
+    lessor.metadata.resource_version = Some("11".to_owned());
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
+    let lease = play.lease(granted);
+    play.answer(ticket, Answer::Lease(lease));
+    let (_, request) = &play.asked[0];
+    let Request::WriteLessor { status, .. } = request else { panic!("{request:?}") };
+    assert_eq!((&status["primary"], &status["term"]), (&json!(ME), &json!(2)));
+}
+
+#[test]
+fn a_lease_is_held_as_it_was_granted_whatever_this_replica_would_grant() {
+    let mut play = Play::follower();
+    play.see_lease(|_| {});
+    // By this replica's settings it would be 10 s.
+    let as_granted = |lease: &mut Value| {
+        granted(lease);
+        lease["status"]["grantedTTLSeconds"] = json!(20);
+        lease["status"]["expiryTime"] = json!("2027-01-15T08:00:20.100000Z");
+    };
+    play.see_lease(as_granted);
+    play.pass(10_000);
+    play.see_lease(|lease| {
+        as_granted(lease);
+        lease["spec"]["renewTime"] = json!("2027-01-15T08:00:10Z");
+    });
+    play.pass(20_000);
+    assert_eq!(play.asked, [], "it is not due, so there is no reason to take over");
+    play.pass(3_000);
+    play.ask(|request| matches!(request, Request::ReadLessor));
+}
+
+#[test]
+fn a_grant_that_is_seen_late_is_no_reason_to_take_over() {
+    let mut play = Play::follower();
+    play.see_lease(|_| {});
+    play.pass(4_000);
+    // Granted at 08:00:00 by the API server's clock; this replica's watch is late.
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["metadata"]["managedFields"] = json!([{"manager": "lessor", "operation": "Update", "subresource": "status",
+            "time": "2027-01-15T08:00:00Z", "fieldsV1": {"f:status": {}}}]);
+    });
+    play.pass(9_000);
+    assert_eq!(play.asked, []);
+}
+
+#[test]
+fn a_grant_that_was_accepted_late_gets_its_time_corrected() {
+    let mut play = Play::primary();
+    play.see_lease(|_| {});
+    let ticket = play.ask(|request| matches!(request, Request::WriteStatus { .. }));
+    let lease = play.lease(|lease| {
+        granted(lease);
+        lease["metadata"]["managedFields"] = json!([{"manager": "lessor", "operation": "Update", "subresource": "status",
+            "time": "2027-01-15T08:00:04Z", "fieldsV1": {"f:status": {}}}]);
+    });
+    play.answer(ticket, Answer::Lease(lease));
+    let (_, status) = play.status_written().expect("a correction");
+    assert_eq!(status["grantTime"], "2027-01-15T08:00:04.000000Z");
+}
+
+#[test]
+fn a_changed_ttl_is_granted_anew_and_published() {
+    let mut play = Play::primary();
+    grant(&mut play);
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["spec"]["ttlSeconds"] = json!(30);
+    });
+    // A renewal before that is published changes nothing about it.
+    let ticket = play.ask(|request| matches!(request, Request::WriteStatus { .. }));
+    play.answer(ticket, Answer::Refused(Refusal::Conflict));
+    let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
+    let lease = play.lease(|lease| {
+        granted(lease);
+        lease["spec"] = json!({"ttlSeconds": 30, "renewTime": "2027-01-15T08:00:01Z"});
+    });
+    play.answer(ticket, Answer::Lease(lease));
+    assert_eq!(play.status_written().expect("a correction").1["grantedTTLSeconds"], 30);
+}
+
+#[test]
+fn a_lessor_that_was_deleted_is_made_anew_by_its_primary() {
+    let mut play = Play::primary();
+    let gone = play.lessor(json!({"primary": ME, "term": 1}));
+    play.observe(Observation::Lessor(Seen::Gone(Box::new(gone.clone()))));
+    let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
+    play.answer(ticket, Answer::Gone);
+    let ticket = play.ask(|request| matches!(request, Request::CreateLessor));
+    let lessor = play.lessor(json!({}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    let ticket =
+        play.ask(|request| matches!(request, Request::WriteLessor { status, .. } if status["term"] == 1));
+    let lessor = play.lessor(json!({"primary": ME, "term": 1}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    // News of the deletion that comes late changes nothing.
+    play.observe(Observation::Lessor(Seen::Gone(Box::new(gone))));
+    assert_eq!((play.replica.leads(), &*play.asked), (Some(1), &[][..]));
+}
+
+#[test]
+fn a_sign_of_the_incumbent_keeps_a_follower_from_claiming() {
+    let mut play = Play::follower();
+    play.see_lease(granted);
+    play.pass(19_000);
+    let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
+    let lessor =
+        play.lessor(json!({"primary": "other_1", "term": 1, "provedTime": "2027-01-15T08:00:12.000000Z"}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    assert_eq!(play.asked, []);
+}
+
+#[test]
+fn a_primary_that_sees_a_higher_term_gives_up_what_is_under_way() {
+    let mut play = Play::primary();
+    play.see_lease(|_| {});
+    play.ask(|request| matches!(request, Request::WriteStatus { .. }));
+    let lessor = play.lessor(json!({"primary": "other_1", "term": 2}));
+    play.observe(Observation::Lessor(Seen::There(Box::new(lessor))));
+    assert_eq!(play.replica.leads(), None);
+    assert_eq!(play.asked, []);
+}
+
+#[test]
+fn a_hindered_release_is_no_work_to_take_over_for() {
+    let mut play = Play::follower();
+    play.see_map("stuck", json!({"lessor.dev/lease": "cart"}));
+    play.see_lease(|lease| {
+        ended(lease);
+        let hindered = json!({"type": "Released", "status": "False", "reason": "Hindered",
+            "message": "configmap shop/stuck: it is immutable", "lastTransitionTime": "2027-01-15T08:00:10Z"});
+        lease["status"]["conditions"].as_array_mut().expect("conditions").push(hindered);
+    });
+    play.pass(60_000);
+    assert_eq!(play.asked, []);
+}
+
+#[test]
+fn an_absurd_term_stands_in_nobodys_way() {
+    let mut play = Play::follower();
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["status"]["term"] = json!(i64::MAX);
+    });
+    play.pass(120_000);
+    assert_eq!(play.asked, []);
+}
+
+#[test]
+fn a_dry_run_removes_nothing_and_says_what_it_would() {
+    let mut play = Play::primary();
+    play.replica.settings.dry_run = true;
+    play.see_map("whole", json!({"lessor.dev/lease": "cart"}));
+    play.see_lease(ended);
+    play.pass(60_000);
+    assert_eq!(play.asked, []);
+    assert!(
+        play.notices
+            .iter()
+            .any(|notice| notice.reason == "WouldRelease" && notice.note.contains("shop/whole"))
+    );
+}
+
+#[test]
+fn a_stop_ends_with_the_lead_given_back() {
+    let mut play = Play::primary();
+    play.replica.stop(play.mono + Duration::from_secs(2));
+    play.poll();
+    let ticket = play.ask(
+        |request| matches!(request, Request::WriteLessor { status, .. } if status["primary"].is_null() && status["term"] == 1),
+    );
+    assert!(!play.replica.has_stopped());
+    let lessor = play.lessor(json!({"term": 1}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    assert!(play.replica.has_stopped());
+}

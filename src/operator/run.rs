@@ -1,0 +1,218 @@
+//! The shell of one replica: watches, requests and time on one side, the [`Replica`] on the other.
+
+use std::{collections::HashMap, future::Future, net::SocketAddr, time::Duration};
+
+use http::{HeaderValue, header::USER_AGENT};
+use kube::{Client, Config, client::ClientBuilder};
+use thiserror::Error;
+use tokio::{
+    sync::mpsc,
+    task::{AbortHandle, JoinSet},
+    time::Instant,
+};
+
+use super::{
+    admin::{self, Question},
+    hearing::Hearing,
+    metrics::Metrics,
+    recorder::Recorder,
+    replica::{Output, Replica, Ticket},
+    request::Answer,
+    server::Server,
+    settings::Settings,
+    watches,
+};
+
+/// What a replica calls itself when it asks the API server.
+pub const AGENT: &str = concat!("lessor/", env!("CARGO_PKG_VERSION"));
+/// How many observations may wait. More would only be older.
+const OBSERVATIONS: usize = 1024;
+/// How many are taken in before the replica acts on them.
+const BATCH: usize = 256;
+/// How long a stop may take to finish what is under way; leaving the lead comes after.
+const STOP: Duration = Duration::from_secs(2);
+/// How long one more request may take after that.
+const LEAVE: Duration = Duration::from_secs(3);
+
+/// Why a replica ended though nobody stopped it.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The client can't be made of this configuration.
+    #[error("can't make a client for the API server: {0}")]
+    Client(#[source] kube::Error),
+    /// The admin port can't be served.
+    #[error("can't serve the admin port {0}: {1}")]
+    Admin(SocketAddr, #[source] std::io::Error),
+    /// A task of ours died. Better no replica than one that only seems to work.
+    #[error("a task died: {0}")]
+    Task(#[source] tokio::task::JoinError),
+    /// A task that never ends has ended.
+    #[error("a task that never ends has ended")]
+    Ended,
+}
+
+/// A client that says who it is, listens for signs of life, and doesn't retry by itself.
+///
+/// # Errors
+/// [`Error::Client`]
+pub fn client(mut config: Config, hearing: &Hearing) -> Result<Client, Error> {
+    // A write that the library sends again later isn't the one that was decided on.
+    config.default_retry = false;
+    // The library names nobody, and an audit log or a server under load should tell who asks.
+    config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
+    let builder = ClientBuilder::try_from(config).map_err(Error::Client)?;
+    Ok(builder.with_layer(hearing).build())
+}
+
+/// Runs one replica until `stop`, then ends in order.
+///
+/// # Errors
+/// [`enum@Error`], on which the process should end: another replica, or the next one, takes over.
+pub async fn run(config: Config, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), Error> {
+    let hearing = Hearing::new();
+    let client = client(config, &hearing)?;
+    run_with(client, hearing, settings, stop).await
+}
+
+/// As [`run`], with a client of the caller's own, whose requests must pass through `hearing` and aren't retried.
+///
+/// # Errors
+/// [`enum@Error`]
+pub async fn run_with(
+    client: Client,
+    hearing: Hearing,
+    settings: Settings,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    let (sender, observations) = mpsc::channel(OBSERVATIONS);
+    let (asking, questions) = mpsc::channel(8);
+    let mut background = JoinSet::new();
+    watches::start(&client, &settings, &sender, &mut background);
+    let metrics = Metrics::new();
+    let (recorder, writing) = Recorder::new(client.clone(), &settings, metrics.events());
+    background.spawn(async {
+        writing.await;
+        Ok(())
+    });
+    if let Some(address) = settings.admin_address {
+        let (metrics, hearing) = (metrics.clone(), hearing.clone());
+        let sources = admin::Sources { questions: asking, metrics, hearing };
+        background.spawn(async move {
+            admin::serve(address, sources).await.map_err(|error| Error::Admin(address, error))
+        });
+    }
+    let shell = Shell {
+        server: Server::new(client, settings.lessor.clone()),
+        recorder,
+        metrics,
+        replica: Replica::new(settings),
+        hearing,
+        requests: JoinSet::new(),
+        aborts: HashMap::new(),
+        background,
+    };
+    shell.run(observations, questions, stop).await
+}
+
+struct Shell {
+    server: Server,
+    recorder: Recorder,
+    metrics: Metrics,
+    replica: Replica,
+    hearing: Hearing,
+    requests: JoinSet<(Ticket, Answer)>,
+    aborts: HashMap<Ticket, AbortHandle>,
+    /// Watches and the like. None of them ends by itself.
+    background: JoinSet<Result<(), Error>>,
+}
+
+impl Shell {
+    async fn run(
+        mut self,
+        mut observations: mpsc::Receiver<watches::Observation>,
+        mut questions: mpsc::Receiver<Question>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), Error> {
+        let mut stop = std::pin::pin!(stop);
+        let mut stop_by = None;
+        let mut batch = Vec::with_capacity(BATCH);
+        let mut was_ready = false;
+        loop {
+            let now = self.hearing.now();
+            let output = self.replica.poll(&now);
+            self.perform(output);
+            if self.replica.has_stopped() || stop_by.is_some_and(|by| now.mono >= by) {
+                return Ok(());
+            }
+            if self.replica.is_ready() && !was_ready {
+                was_ready = true;
+                tracing::info!("ready: everything has been seen once");
+            }
+            let wake_at = self.replica.wake_at(&now).into_iter().chain(stop_by).min();
+            let wake = async {
+                match wake_at {
+                    Some(at) => tokio::time::sleep_until(self.hearing.instant(at)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = &mut stop, if stop_by.is_none() => {
+                    tracing::info!("stopping");
+                    let now = self.hearing.now();
+                    self.replica.stop(now.mono + STOP);
+                    stop_by = Some(now.mono + STOP + LEAVE);
+                }
+                Some(answered) = self.requests.join_next() => {
+                    let (ticket, answer) = match answered {
+                        Ok(answered) => answered,
+                        Err(error) if error.is_cancelled() => continue,
+                        Err(error) => return Err(Error::Task(error)),
+                    };
+                    self.aborts.remove(&ticket);
+                    self.replica.answer(ticket, answer, &self.hearing.now());
+                }
+                _ = observations.recv_many(&mut batch, BATCH) => {
+                    self.metrics.waiting(observations.len());
+                    let now = self.hearing.now();
+                    for observation in batch.drain(..) {
+                        self.metrics.observe(&observation);
+                        self.replica.observe(observation, &now);
+                    }
+                }
+                Some(ended) = self.background.join_next() => {
+                    ended.map_err(Error::Task)??;
+                    return Err(Error::Ended);
+                }
+                Some(question) = questions.recv() => question(&mut self.replica),
+                () = self.hearing.heard_again() => self.replica.heard_again(&self.hearing.now()),
+                () = wake => {}
+            }
+        }
+    }
+
+    fn perform(&mut self, output: Output) {
+        for ticket in output.cancelled {
+            if let Some(request) = self.aborts.remove(&ticket) {
+                request.abort();
+            }
+        }
+        for (ticket, request, by) in output.requests {
+            let (server, metrics) = (self.server.clone(), self.metrics.clone());
+            let by = self.hearing.instant(by);
+            let sending = async move {
+                let (verb, sent) = (request.verb(), Instant::now());
+                let answer = server.send(request, by).await;
+                metrics.request(verb, &answer, sent.elapsed());
+                (ticket, answer)
+            };
+            self.aborts.insert(ticket, self.requests.spawn(sending));
+        }
+        for deed in output.deeds {
+            self.metrics.count(deed);
+        }
+        for notice in output.notices {
+            self.recorder.tell(notice);
+        }
+    }
+}

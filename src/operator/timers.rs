@@ -1,0 +1,58 @@
+//! Timers by key: each key has one at most.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    hash::Hash,
+    time::Duration,
+};
+
+/// Timers on the replica's clock.
+#[derive(Debug)]
+pub struct Timers<K> {
+    by_time: BTreeSet<(Duration, K)>,
+    times: HashMap<K, Duration>,
+}
+
+impl<K> Default for Timers<K> {
+    fn default() -> Self {
+        Self { by_time: BTreeSet::new(), times: HashMap::new() }
+    }
+}
+
+impl<K: Clone + Eq + Hash + Ord> Timers<K> {
+    /// Sets the timer of `key`, in place of the one that it has.
+    pub fn set(&mut self, key: K, at: Duration) {
+        self.clear(&key);
+        self.times.insert(key.clone(), at);
+        self.by_time.insert((at, key));
+    }
+
+    /// Sets the timer of `key` unless it has one.
+    pub fn set_if_absent(&mut self, key: K, at: Duration) {
+        if !self.times.contains_key(&key) {
+            self.set(key, at);
+        }
+    }
+
+    /// Clears the timer of `key`, if it has one.
+    pub fn clear(&mut self, key: &K) {
+        if let Some(at) = self.times.remove(key) {
+            self.by_time.remove(&(at, key.clone()));
+        }
+    }
+
+    /// When the first one goes off.
+    pub fn first(&self) -> Option<Duration> {
+        self.by_time.first().map(|(at, _)| *at)
+    }
+
+    /// Takes the first one out, if its time has come.
+    pub fn pop(&mut self, now: Duration) -> Option<K> {
+        if self.first()? > now {
+            return None;
+        }
+        let (_, key) = self.by_time.pop_first()?;
+        self.times.remove(&key);
+        Some(key)
+    }
+}

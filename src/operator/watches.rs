@@ -1,0 +1,151 @@
+//! Watches: everything that a replica sees, as one stream of observations.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{
+    Api, Client, Resource,
+    api::DynamicObject,
+    core::{DeserializeGuard, PartialObjectMeta},
+};
+use serde::de::DeserializeOwned;
+use tokio::{sync::mpsc, task::JoinSet};
+
+pub use super::watch::{Failure, Seen, failure_of};
+use super::{
+    attached::{Kind, is_attached},
+    kinds::{Attachable, KindName, discover},
+    run::Error,
+    settings::Settings,
+    sight::Scope,
+    watch::{Retry, Watch},
+};
+use crate::api::{Lease, Lessor};
+
+/// How long to wait before a kind is looked for that has just gone.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// What a replica saw.
+#[derive(Debug)]
+pub enum Observation {
+    /// Of our `Lessor`.
+    Lessor(Seen<Lessor>),
+    /// Of leases in a namespace (`None`: in all).
+    Lease(Scope, Seen<Lease>),
+    /// Of a kind that can be attached: it is there, in this version, or it can't be found.
+    Kind(KindName, Result<Arc<Kind>, Failure>),
+    /// Of objects of a kind, in a namespace (`None`: in all).
+    Object(Arc<Kind>, Scope, Seen<ObjectMeta>),
+}
+
+/// Starts all watches: of our `Lessor`, of leases, and of each kind that can be attached. None of them ends by itself.
+pub fn start(
+    client: &Client,
+    settings: &Settings,
+    sender: &mpsc::Sender<Observation>,
+    tasks: &mut JoinSet<Result<(), Error>>,
+) {
+    let lessor = Some(format!("metadata.name={}", settings.lessor));
+    let lessors = keep(Api::all(client.clone()), lessor, sender.clone(), Observation::Lessor);
+    tasks.spawn(lessors.map(Ok));
+    for scope in settings.scopes() {
+        let leases = match &scope {
+            None => Api::all(client.clone()),
+            Some(namespace) => Api::namespaced(client.clone(), namespace),
+        };
+        let leases = keep(leases, None, sender.clone(), move |seen| Observation::Lease(scope.clone(), seen));
+        tasks.spawn(leases.map(Ok));
+    }
+    for attachable in &settings.attachable {
+        let (attachable, scopes) = (attachable.clone(), settings.scopes());
+        tasks.spawn(watch_kind(client.clone(), attachable, scopes, sender.clone()).map(Ok));
+    }
+}
+
+/// Watches resources of our own.
+async fn keep<K>(
+    api: Api<DeserializeGuard<K>>,
+    fields: Option<String>,
+    sender: mpsc::Sender<Observation>,
+    observation: impl Fn(Seen<K>) -> Observation + Send + Sync + 'static,
+) where
+    K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
+{
+    let open = move |params, version: String| {
+        let api = api.clone();
+        async move { Ok(api.watch(&params, &version).await?.boxed()) }.boxed()
+    };
+    let watch = Watch { open: Box::new(open), fields, read: readable, counts: |_| true, of_our_own: true };
+    watch.keep(|seen| sender.send(observation(seen)).map(|sent| sent.is_ok())).await;
+}
+
+/// A lease or lessor, unless it can't be read: one bad object must not stop the watch of all.
+fn readable<K>(object: DeserializeGuard<K>) -> Option<K> {
+    match object.0 {
+        Ok(object) => Some(object),
+        Err(invalid) => {
+            let name = invalid.metadata.name.as_deref().unwrap_or_default();
+            let namespace = invalid.metadata.namespace.as_deref().unwrap_or_default();
+            tracing::warn!(lease = %format!("{namespace}/{name}"), error = %invalid.error, "unreadable object");
+            None
+        }
+    }
+}
+
+/// Finds a kind and watches it everywhere, until it isn't there any more; then looks for it again.
+async fn watch_kind(
+    client: Client,
+    attachable: Attachable,
+    scopes: Vec<Scope>,
+    sender: mpsc::Sender<Observation>,
+) {
+    let name: KindName = attachable.to_string().into();
+    let mut retry = Retry::new(false);
+    loop {
+        let found = discover(&client, &attachable).await.map(Arc::new);
+        if sender.send(Observation::Kind(name.clone(), found.clone())).await.is_err() {
+            return;
+        }
+        match found {
+            Ok(kind) => {
+                retry.reset();
+                let mut watches: FuturesUnordered<_> = scopes
+                    .iter()
+                    .map(|scope| watch_objects(&client, kind.clone(), scope.clone(), sender.clone()))
+                    .collect();
+                // The first that ends has found that there is no such kind: the others will find the same.
+                watches.next().await;
+                if sender.is_closed() {
+                    return;
+                }
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+            Err(failure) => tokio::time::sleep(retry.delay(&failure)).await,
+        }
+    }
+}
+
+/// Watches the metadata of objects of one kind. Ends when the kind isn't there.
+async fn watch_objects(client: &Client, kind: Arc<Kind>, scope: Scope, sender: mpsc::Sender<Observation>) {
+    let api: Api<DynamicObject> = match &scope {
+        None => Api::all_with(client.clone(), &kind.resource),
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &kind.resource),
+    };
+    let open = move |params, version: String| {
+        let api = api.clone();
+        async move { Ok(api.watch_metadata(&params, &version).await?.boxed()) }.boxed()
+    };
+    let watch = Watch {
+        open: Box::new(open),
+        fields: None,
+        read: |object: PartialObjectMeta<DynamicObject>| Some(object.metadata),
+        counts: |object| object.metadata.annotations.as_ref().is_some_and(is_attached),
+        of_our_own: false,
+    };
+    watch
+        .keep(|seen| {
+            sender.send(Observation::Object(kind.clone(), scope.clone(), seen)).map(|sent| sent.is_ok())
+        })
+        .await;
+}

@@ -1,0 +1,65 @@
+//! What the API server itself does and refuses once the chart is installed.
+
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
+use lessor::api::{Lease, Lessor, lease::FINALIZER};
+use serde_json::json;
+
+use crate::release::{Release, until};
+
+#[tokio::test]
+async fn a_lease_has_its_finalizer_from_its_creation_on() {
+    let release = Release::in_namespaces("finalizer").await;
+    // No operator runs: it's the server that sets it, as soon as it has seen the policy.
+    until("the policy is in force", async || {
+        let name = crate::release::unique("probe");
+        let lease = release.lease(&name, json!({"ttlSeconds": 1})).await;
+        lease.metadata.finalizers.is_some_and(|names| names == [FINALIZER]).then_some(())
+    })
+    .await;
+    let others = json!({
+        "apiVersion": "lessor.dev/v1alpha1", "kind": "Lease", "spec": {"ttlSeconds": 1},
+        "metadata": {"name": "kept", "finalizers": ["example.com/other"]},
+    });
+    let others: Lease = serde_json::from_value(others).expect("a lease");
+    let made = release.leases().create(&PostParams::default(), &others).await.expect("a lease");
+    let mut finalizers = made.metadata.finalizers.expect("finalizers");
+    finalizers.sort();
+    assert_eq!(finalizers, ["example.com/other", FINALIZER]);
+
+    // And the operator then needs one request less: its first write is the grant.
+    let operator = release.primary().await;
+    release.granted("served", json!({"ttlSeconds": 600})).await;
+    let writes = release.audit().await.writes().filter(|entry| entry.name == "served");
+    assert_eq!(writes.requests(), 1, "{:?}", writes.iter().map(ToString::to_string).collect::<Vec<_>>());
+    drop(operator);
+}
+
+#[tokio::test]
+async fn only_the_operator_writes_the_status_of_leases_and_of_its_lessor() {
+    let release = Release::in_namespaces("status").await;
+    let operator = release.primary().await;
+    let lease = release.granted("guarded", json!({"ttlSeconds": 600})).await;
+    let patch = Patch::Merge(json!({"status": {"primary": "somebody"}}));
+    let said = until("the policy is in force", async || {
+        // The administrator may do anything, as far as RBAC goes.
+        let patched = release.leases().patch_status("guarded", &PatchParams::default(), &patch).await;
+        patched.err().map(|error| error.to_string())
+    })
+    .await;
+    assert!(said.contains("only the operator writes the status of a lease"), "{said}");
+
+    let lessors: Api<Lessor> = Api::all(release.client.clone());
+    let name = lease.metadata.namespace.expect("a namespace");
+    let said = until("the policy is in force", async || {
+        let patched = lessors.patch_status(&name, &PatchParams::default(), &patch).await;
+        patched.err().map(|error| error.to_string())
+    })
+    .await;
+    assert!(said.contains("only the operator writes who is primary"), "{said}");
+    // The rest of a lease is its holder's.
+    release.renew("guarded").await;
+    drop(operator);
+}

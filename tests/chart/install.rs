@@ -1,0 +1,68 @@
+//! A fresh install works, with the rights that the chart gives and no others.
+
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::{Api, api::ListParams};
+use lessor::api::Lease;
+use lessor_cluster::Cluster;
+use serde_json::json;
+
+use crate::{
+    release::{Release, ask, quick, until},
+    world::heavy,
+};
+
+#[tokio::test]
+async fn a_fresh_install_serves_the_whole_cluster_and_its_own_test_passes() {
+    let _alone = heavy().await;
+    let cluster = Cluster::start().await.expect("a cluster");
+    let values = json!({"settings": quick("default")});
+    let release = Release::install(&cluster, "lessor", "shop", values).await;
+    let (one, two) = (release.primary().await, release.operator().await);
+    until("both are ready", async || {
+        let ready = ask(&one, "/readyz").await.0 == 200 && ask(&two, "/readyz").await.0 == 200;
+        ready.then_some(())
+    })
+    .await;
+
+    // `helm test`, the Pod played by this test.
+    let (pods, others): (Vec<_>, Vec<_>) =
+        release.hooks("test").await.into_iter().partition(|hook| hook["kind"] == "Pod");
+    release.apply(&others).await;
+    let pod: Pod = serde_json::from_value(pods[0].clone()).expect("a Pod");
+    let check = release.start(&pod.spec.expect("a spec"), "check").await;
+    let status = check.wait().await.expect("an end");
+    assert!(status.success(), "{}", check.log());
+    assert!(check.log().contains("the lease is gone"), "{}", check.log());
+
+    // Any namespace is served.
+    release.granted("anywhere", json!({"ttlSeconds": 1})).await;
+    release.wait_gone("anywhere").await;
+    let denied = release.audit().await.filter(|entry| entry.code == 403);
+    assert!(denied.is_empty(), "the chart's rights don't suffice: {}", denied[0]);
+}
+
+#[tokio::test]
+async fn a_release_for_two_namespaces_serves_both_and_may_nothing_elsewhere() {
+    let release = Release::in_namespaces("apart").await;
+    let operator = release.primary().await;
+    release.map("attached", json!({"lessor.dev/lease": "short"}), &["a"]).await;
+    release.granted("short", json!({"ttlSeconds": 1})).await;
+    release.wait_map_gone("attached").await;
+    release.wait_gone("short").await;
+    let denied = release.audit().await.filter(|entry| entry.code == 403);
+    assert!(denied.is_empty(), "the chart's rights don't suffice: {}", denied[0]);
+
+    let account = release.pod().await.service_account_name.expect("an account");
+    let client =
+        release.cluster.service_account_client(&release.namespace, &account).await.expect("a client");
+    let elsewhere = Api::<ConfigMap>::namespaced(client.clone(), "kube-system");
+    assert!(is_forbidden(elsewhere.list(&ListParams::default()).await));
+    let elsewhere = Api::<Lease>::namespaced(client.clone(), "default");
+    assert!(is_forbidden(elsewhere.delete("any", &Default::default()).await));
+    assert!(is_forbidden(Api::<Lease>::all(client).list(&ListParams::default()).await));
+    drop(operator);
+}
+
+fn is_forbidden<T>(result: kube::Result<T>) -> bool {
+    matches!(result, Err(kube::Error::Api(status)) if status.is_forbidden())
+}

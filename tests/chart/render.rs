@@ -1,0 +1,195 @@
+//! What helm makes of values: all that is sensible, and nothing that isn't.
+
+use std::{collections::BTreeSet, fs, process::Command};
+
+use lessor_cluster::Cluster;
+use serde_json::{Value, json};
+
+use crate::{
+    release::{CHART, documents, failure, helm, kubectl, render, success},
+    world::heavy,
+};
+
+/// The sets of values that each test goes through, by name: the defaults, and those in the chart's folder `ci`.
+fn sets() -> Vec<(String, Vec<String>)> {
+    let mut sets = vec![("defaults".to_owned(), Vec::new())];
+    for entry in fs::read_dir(format!("{CHART}/ci")).expect("the folder ci") {
+        let path = entry.expect("a file").path().display().to_string();
+        sets.push((path.clone(), vec!["--values".to_owned(), path]));
+    }
+    assert!(sets.len() > 3, "{sets:?}");
+    sets
+}
+
+#[tokio::test]
+async fn each_set_of_values_lints_renders_and_passes_the_servers_strict_dry_run() {
+    let _alone = heavy().await;
+    let cluster = Cluster::start().await.expect("a cluster");
+    success(kubectl(&cluster, &["create", "namespace", "lessor-system"]).await);
+    for namespace in ["one", "two"] {
+        success(kubectl(&cluster, &["create", "namespace", namespace]).await);
+    }
+    for (name, values) in sets() {
+        let mut lint: Vec<String> = ["lint", "--strict", CHART].map(str::to_owned).to_vec();
+        lint.extend(values.clone());
+        success(helm(None, &lint).await);
+        let policy = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy";
+        let template =
+            ["template", "lessor", CHART, "--namespace", "lessor-system", "--api-versions", policy];
+        let mut template: Vec<String> = template.map(str::to_owned).to_vec();
+        template.extend(values);
+        // The Prometheus operator isn't here to say what it thinks of its kinds.
+        let foreign = |object: &Value| object["apiVersion"] == "monitoring.coreos.com/v1";
+        let rendered = documents(&success(helm(Some(&cluster), &template).await));
+        let known: Vec<Value> = rendered.into_iter().filter(|object| !foreign(object)).collect();
+        // A Pod is refused without its account, in a dry run too.
+        let accounts: Vec<Value> =
+            known.iter().filter(|object| object["kind"] == "ServiceAccount").cloned().collect();
+        apply(&cluster, accounts, &["--server-side"]).await;
+        let said = apply(&cluster, known, &["--server-side", "--dry-run=server", "--validate=strict"]).await;
+        assert!(said.contains("deployment.apps/"), "{name}: {said}");
+    }
+}
+
+async fn apply(cluster: &Cluster, objects: Vec<Value>, how: &[&str]) -> String {
+    if objects.is_empty() {
+        return String::new();
+    }
+    let path = cluster.directory().join("rendered.json");
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    fs::write(&path, list.to_string()).expect("a file");
+    let mut args = vec!["apply", "--filename", path.to_str().expect("a path")];
+    args.extend(how);
+    success(kubectl(cluster, &args).await)
+}
+
+#[tokio::test]
+async fn a_wrong_value_is_refused_by_its_name() {
+    for (set, named) in [
+        ("replica=2", "replica"),
+        ("settings.minTTL=5s", "minTTL"),
+        ("settings.minTtl=5", "minTtl"),
+        ("settings.minTtl=1h30m", "minTtl"),
+        ("settings.statusRate=0", "statusRate"),
+        ("settings.concurrency=70000", "concurrency"),
+        ("image.digest=latest", "digest"),
+        ("admission.finalizer=yes", "finalizer"),
+        ("watchNamespaces={Not_A_Name}", "watchNamespaces"),
+        ("metrics.podMonitor.interval=often", "interval"),
+        ("crds.enable=true", "enable"),
+    ] {
+        let said = failure(helm(None, &["template", "lessor", CHART, "--set", set]).await);
+        assert!(said.contains(named), "{set}: {said}");
+    }
+}
+
+/// Inside a cluster there is no kubeconfig, and the value `attachable` is a list already.
+const WITHOUT_VALUE: [&str; 2] = ["--kubeconfig", "--attachable-file"];
+
+/// The flags of `lessor run`, and the environment variable of each, as its help shows them.
+fn flags() -> Vec<(String, Option<String>)> {
+    let help = Command::new(env!("CARGO_BIN_EXE_lessor")).args(["run", "--help"]).output().expect("help");
+    let help = String::from_utf8(help.stdout).expect("text");
+    let mut flags: Vec<(String, Option<String>)> = Vec::new();
+    for line in help.lines() {
+        if let Some(at) = line.find("--").filter(|at| line[..*at].trim().trim_end_matches(',').len() <= 2) {
+            let flag = line[at..].split([' ', '=', '[', '\n']).next().unwrap_or_default();
+            flags.push((flag.to_owned(), None));
+        }
+        if let (Some(at), Some(flag)) = (line.find("[env: "), flags.last_mut()) {
+            flag.1 = line[at + 6..].split(['=', ']']).next().map(str::to_owned);
+        }
+    }
+    flags.retain(|(flag, _)| flag != "--help");
+    assert!(flags.len() > 15, "{help}");
+    flags
+}
+
+#[tokio::test]
+async fn each_flag_has_an_environment_variable_and_a_chart_value() {
+    let rendered = documents(
+        &render(&[
+            "--set",
+            "settings.dryRun=true,settings.identity=me,watchNamespaces={one},attachable={secrets}",
+        ])
+        .await,
+    );
+    let deployment = rendered.iter().find(|object| object["kind"] == "Deployment").expect("a deployment");
+    let args = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
+    let given: BTreeSet<&str> = args
+        .as_array()
+        .expect("arguments")
+        .iter()
+        .filter_map(|arg| arg.as_str()?.split('=').next().filter(|arg| arg.starts_with("--")))
+        .collect();
+    let flags = flags();
+    for (flag, variable) in &flags {
+        assert!(variable.as_ref().is_some_and(|name| name.starts_with("LESSOR_")), "{flag}: {variable:?}");
+        assert!(
+            given.contains(flag.as_str()) || WITHOUT_VALUE.contains(&flag.as_str()),
+            "{flag} has no chart value"
+        );
+    }
+    for flag in given {
+        assert!(flags.iter().any(|(known, _)| known == flag), "{flag} is no flag");
+    }
+}
+
+#[tokio::test]
+async fn the_defaults_of_the_chart_are_those_of_the_operator() {
+    let help = Command::new(env!("CARGO_BIN_EXE_lessor")).args(["run", "--help"]).output().expect("help");
+    let help = String::from_utf8(help.stdout).expect("text");
+    let values: Value =
+        serde_saphyr::from_str(&fs::read_to_string(format!("{CHART}/values.yaml")).expect("values"))
+            .expect("yaml");
+    for (name, value) in values["settings"].as_object().expect("settings") {
+        let value = match value {
+            // Lines for machines: the one default that differs, as Pods' logs are collected.
+            _ if name == "logFormat" => continue,
+            Value::String(text) => text.clone(),
+            Value::Null | Value::Bool(false) => continue,
+            other => other.to_string(),
+        };
+        let flag: String = name.chars().fold(String::from("--"), |mut flag, c| {
+            if c.is_ascii_uppercase() {
+                flag.push('-');
+            }
+            flag.push(c.to_ascii_lowercase());
+            flag
+        });
+        let entry =
+            help.split("\n      --").find(|entry| format!("--{entry}").starts_with(&format!("{flag} ")));
+        let entry = entry.unwrap_or_else(|| panic!("{flag} isn't in\n{help}"));
+        assert!(entry.contains(&format!("[default: {value}]")), "{flag}: {value}, but: {entry}");
+    }
+}
+
+/// The names of Lessor's metrics that a text mentions, as they are in PromQL.
+fn metrics_in(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words.filter(|word| word.starts_with("lessor_") || word.starts_with("process_")).collect()
+}
+
+#[tokio::test]
+async fn the_dashboard_and_the_alerts_ask_only_for_metrics_that_there_are() {
+    use lessor::operator::{deed::Deed, figures::Figures, metrics::Metrics, request::Answer};
+    let shown = Metrics::new();
+    shown.count(Deed::Hindered("Immutable"));
+    shown.request("write-status", &Answer::Deleted, std::time::Duration::ZERO);
+    let shown = shown.text(&Figures::default()).expect("text");
+    let families: BTreeSet<&str> =
+        shown.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    let dashboard = fs::read_to_string(format!("{CHART}/files/dashboard.json")).expect("a dashboard");
+    let rules = render(&["--set", "metrics.rules.enabled=true", "--show-only", "templates/rules.yaml"]).await;
+    for text in [&dashboard, &rules] {
+        assert!(metrics_in(text).len() > 5, "{text}");
+        for name in metrics_in(text) {
+            let suffixes = ["_total", "_bucket", "_count", "_sum", "_info"];
+            let known = families.contains(name)
+                || suffixes
+                    .iter()
+                    .any(|end| name.strip_suffix(end).is_some_and(|name| families.contains(name)));
+            assert!(known, "there is no metric {name}");
+        }
+    }
+}

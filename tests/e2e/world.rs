@@ -1,0 +1,460 @@
+//! A place of its own for each test: a namespace, a `Lessor`, and replicas that serve only these, on the shared cluster.
+
+use std::{fmt::Display, path::Path, process::Command, time::Duration};
+
+use k8s_openapi::{
+    api::{
+        core::v1::{ConfigMap, Namespace},
+        events::v1::Event,
+    },
+    apimachinery::pkg::apis::meta::v1::Condition,
+    jiff::{SignedDuration, Timestamp},
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
+};
+use lessor::{
+    api::{Lease, Lessor, crd, lease::Attached, time},
+    operator::run::AGENT,
+};
+use lessor_cluster::{
+    Cluster, Process,
+    audit::{Entries, Level, Mark},
+    proxy::Proxy,
+};
+use serde_json::{Value, json};
+use tokio::{
+    sync::{Mutex, MutexGuard, OnceCell},
+    time::Instant,
+};
+use uuid::Uuid;
+
+use crate::history::{self, Life, Spread};
+
+/// How long a test waits for what must come soon, on a machine that may be slow.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
+/// How late an end may be before a test fails: machines are noisy, and the benchmark measures punctuality.
+pub(crate) const TOLERANCE: Duration = Duration::from_secs(5);
+/// How long a test waits to see that something doesn't happen.
+pub(crate) const MOMENT: Duration = Duration::from_millis(700);
+
+/// A test's world.
+pub(crate) struct World {
+    pub(crate) cluster: &'static Cluster,
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+    pub(crate) lessor: String,
+}
+
+/// The cluster that all tests share, with the CRDs installed.
+async fn cluster() -> &'static Cluster {
+    static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
+    let start = async || {
+        let builder = Cluster::builder().controller_manager(true);
+        // So that it shows which keys a patch was to remove.
+        let builder = builder.audit_level("", "configmaps", Level::Request);
+        let cluster = builder.start().await.expect("a cluster");
+        install_crds(&cluster).await;
+        cluster
+    };
+    CLUSTER.get_or_init(start).await
+}
+
+/// For tests that keep the API server busy: one at a time, or the others find it too slow to be in time.
+pub(crate) async fn heavy() -> MutexGuard<'static, ()> {
+    static HEAVY: Mutex<()> = Mutex::const_new(());
+    HEAVY.lock().await
+}
+
+impl World {
+    /// A new world on the cluster that all tests share.
+    pub(crate) async fn new(name: &str) -> Self {
+        Self::on(cluster().await, name).await
+    }
+
+    /// A new world on a cluster.
+    pub(crate) async fn on(cluster: &'static Cluster, name: &str) -> Self {
+        let namespace = format!("{name}-{:04x}", Uuid::new_v4().as_fields().1);
+        let client = cluster.client().expect("a client");
+        let object = Namespace { metadata: named(&namespace), ..Namespace::default() };
+        Api::all(client.clone()).create(&PostParams::default(), &object).await.expect("a namespace");
+        Self { cluster, client, lessor: namespace.clone(), namespace }
+    }
+
+    // --- The operator ------------------------------------------------------------------------------------------
+
+    /// Starts a replica that serves this world, with further arguments.
+    pub(crate) fn operator(&self, args: &[&str]) -> Process {
+        self.operator_with(self.cluster.kubeconfig_path(), args)
+    }
+
+    /// Starts a replica that reaches the API server by this kubeconfig.
+    pub(crate) fn operator_with(&self, kubeconfig: &Path, args: &[&str]) -> Process {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lessor"));
+        command.args(["run", "--namespace", &self.namespace, "--lessor", &self.lessor]);
+        command.args(["--identity", &self.namespace]);
+        // Arguments of a test count instead of these.
+        for (name, value) in [("--min-ttl", "1s"), ("--start-grace", "1s"), ("--linger", "500ms")] {
+            if !args.contains(&name) {
+                command.args([name, value]);
+            }
+        }
+        command.args(args).arg("--kubeconfig").arg(kubeconfig);
+        command.env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info,lessor=debug".to_owned()));
+        self.cluster.spawn(&command, &format!("operator-{}", self.namespace)).expect("an operator")
+    }
+
+    /// Starts a replica and waits until it is primary.
+    pub(crate) async fn primary(&self, args: &[&str]) -> Process {
+        let operator = self.operator(args);
+        self.wait_for_primary(&operator).await;
+        operator
+    }
+
+    /// Starts a replica behind a proxy and waits until it is primary.
+    pub(crate) async fn proxied(&self, args: &[&str]) -> (Proxy, Process) {
+        let proxy = self.cluster.proxy().await.expect("a proxy");
+        let operator = self.operator_with(proxy.kubeconfig_path(), args);
+        self.wait_for_primary(&operator).await;
+        (proxy, operator)
+    }
+
+    /// Waits until this replica says that it is primary.
+    pub(crate) async fn wait_for_primary(&self, operator: &Process) {
+        until(&format!("a replica of {} is primary", self.namespace), async || {
+            assert_eq!(operator.exit_status(), None, "it ended: {}", operator.log());
+            operator.log().contains("is primary under term").then_some(())
+        })
+        .await;
+    }
+
+    // --- Leases ------------------------------------------------------------------------------------------------
+
+    pub(crate) fn leases(&self) -> Api<Lease> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub(crate) async fn get_lessor(&self) -> Lessor {
+        Api::all(self.client.clone()).get(&self.lessor).await.expect("a lessor")
+    }
+
+    /// Makes a lease of this spec.
+    pub(crate) async fn lease(&self, name: &str, spec: Value) -> Lease {
+        let lease = json!({
+            "apiVersion": "lessor.dev/v1alpha1", "kind": "Lease", "metadata": {"name": name}, "spec": spec,
+        });
+        let lease: Lease = serde_json::from_value(lease).expect("a lease");
+        self.leases().create(&PostParams::default(), &lease).await.expect("a lease")
+    }
+
+    /// Makes a lease of this spec, and waits until it is granted.
+    pub(crate) async fn granted(&self, name: &str, spec: Value) -> Lease {
+        self.lease(name, spec).await;
+        self.wait_lease(name, "is granted", Lease::is_granted).await
+    }
+
+    /// Changes the spec of a lease by a merge patch, as its holder would.
+    pub(crate) async fn change(&self, name: &str, spec: Value) -> kube::Result<Lease> {
+        self.leases().patch(name, &holder(), &Patch::Merge(json!({"spec": spec}))).await
+    }
+
+    /// Renews a lease as its holder would.
+    pub(crate) async fn renew(&self, name: &str) -> kube::Result<Lease> {
+        self.change(name, json!({"renewTime": time::to_text(Timestamp::now())})).await
+    }
+
+    /// Deletes a lease, which revokes it.
+    pub(crate) async fn revoke(&self, name: &str) {
+        self.leases().delete(name, &DeleteParams::default()).await.expect("a deletion");
+    }
+
+    /// Waits until a lease is as it should be.
+    pub(crate) async fn wait_lease(&self, name: &str, what: &str, is: impl Fn(&Lease) -> bool) -> Lease {
+        until(&format!("lease {}/{name} {what}", self.namespace), async || {
+            self.leases().get_opt(name).await.expect("an answer").filter(&is)
+        })
+        .await
+    }
+
+    /// Waits until the end of a lease is committed.
+    pub(crate) async fn wait_ended(&self, name: &str) -> Lease {
+        self.wait_lease(name, "has ended", Lease::is_ended).await
+    }
+
+    /// Waits until a lease is gone.
+    pub(crate) async fn wait_gone(&self, name: &str) {
+        until(&format!("lease {}/{name} is gone", self.namespace), async || {
+            self.leases().get_opt(name).await.expect("an answer").is_none().then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until all leases of this world are gone.
+    pub(crate) async fn wait_all_gone(&self) {
+        until(&format!("all leases of {} are gone", self.namespace), async || {
+            let left = self.leases().list_metadata(&Default::default()).await.expect("leases");
+            left.items.is_empty().then_some(())
+        })
+        .await;
+    }
+
+    // --- ConfigMaps --------------------------------------------------------------------------------------------
+
+    pub(crate) fn config_maps(&self) -> Api<ConfigMap> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Makes a ConfigMap with these annotations and keys.
+    pub(crate) async fn config_map(&self, name: &str, annotations: Value, keys: &[&str]) -> ConfigMap {
+        let data: serde_json::Map<String, Value> =
+            keys.iter().map(|key| ((*key).to_owned(), json!("value"))).collect();
+        self.create_map(json!({"metadata": {"name": name, "annotations": annotations}, "data": data})).await
+    }
+
+    /// Makes a ConfigMap.
+    pub(crate) async fn create_map(&self, map: Value) -> ConfigMap {
+        let map: ConfigMap = serde_json::from_value(map).expect("a config map");
+        self.config_maps().create(&PostParams::default(), &map).await.expect("a config map")
+    }
+
+    /// Makes a ConfigMap that nothing is attached to anything of. At the end it must be as it was: [`Bystander`].
+    pub(crate) async fn bystander(&self) -> Bystander<'_> {
+        let map = self.config_map("bystander", json!({"example.com/lease": "dying"}), &["a", "b"]).await;
+        Bystander { world: self, map }
+    }
+
+    /// Reads a ConfigMap.
+    pub(crate) async fn map(&self, name: &str) -> ConfigMap {
+        self.config_maps().get(name).await.expect("a config map")
+    }
+
+    /// Changes a ConfigMap by a merge patch.
+    pub(crate) async fn patch_map(&self, name: &str, patch: Value) -> ConfigMap {
+        self.config_maps().patch(name, &holder(), &Patch::Merge(patch)).await.expect("a patched config map")
+    }
+
+    /// Deletes a ConfigMap.
+    pub(crate) async fn delete_map(&self, name: &str) {
+        self.config_maps().delete(name, &DeleteParams::default()).await.expect("a deletion");
+    }
+
+    /// Waits until a ConfigMap is gone.
+    pub(crate) async fn wait_map_gone(&self, name: &str) {
+        until(&format!("config map {}/{name} is gone", self.namespace), async || {
+            self.config_maps().get_opt(name).await.expect("an answer").is_none().then_some(())
+        })
+        .await;
+    }
+
+    /// The keys of a ConfigMap, in order.
+    pub(crate) async fn keys(&self, name: &str) -> Vec<String> {
+        keys_of(&self.map(name).await)
+    }
+
+    /// Waits until these are the keys of a ConfigMap.
+    pub(crate) async fn wait_keys(&self, name: &str, keys: &[&str]) -> ConfigMap {
+        until(&format!("config map {}/{name} has the keys {keys:?}", self.namespace), async || {
+            Some(self.map(name).await).filter(|map| keys_of(map) == keys)
+        })
+        .await
+    }
+
+    // --- What was told and asked -------------------------------------------------------------------------------
+
+    /// Waits for an Event with this reason about the object of this name.
+    pub(crate) async fn wait_event(&self, about: &str, reason: &str) -> Event {
+        until(&format!("an event {reason} about {}/{about}", self.namespace), async || {
+            self.events(about).await.into_iter().find(|event| event.reason.as_deref() == Some(reason))
+        })
+        .await
+    }
+
+    /// The Events about the object of this name.
+    pub(crate) async fn events(&self, about: &str) -> Vec<Event> {
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
+        let about =
+            |event: &Event| event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some(about);
+        let events = events.list(&Default::default()).await.expect("events");
+        events.items.into_iter().filter(about).collect()
+    }
+
+    /// The present end of the audit log.
+    pub(crate) fn mark(&self) -> Mark {
+        self.cluster.audit().expect("an audit log").mark().expect("a mark")
+    }
+
+    /// What was asked of the API server since then about this world's namespace and Lessor.
+    pub(crate) fn audit(&self, since: Mark) -> Entries {
+        let audit = self.cluster.audit().expect("an audit log");
+        self.own(audit.since(since).expect("its entries"))
+    }
+
+    /// What was asked from the beginning.
+    fn whole_audit(&self) -> Entries {
+        let audit = self.cluster.audit().expect("an audit log");
+        self.own(audit.with(&self.namespace).expect("its entries"))
+    }
+
+    fn own(&self, entries: Entries) -> Entries {
+        entries.filter(|entry| entry.namespace == self.namespace || entry.name == self.lessor)
+    }
+
+    /// What the operator asked since then, watches and Events aside.
+    pub(crate) fn asked(&self, since: Mark) -> Entries {
+        by_operator(self.audit(since))
+    }
+
+    /// What the operator asked from the beginning, watches and Events aside.
+    pub(crate) fn all_asked(&self) -> Entries {
+        by_operator(self.whole_audit())
+    }
+
+    /// The lives of all leases that this world has had.
+    pub(crate) fn lives(&self) -> Vec<Life> {
+        history::lives(self.whole_audit())
+    }
+
+    /// By how much deadlines may have moved, since replicas of this world didn't hear the API server (P8).
+    fn moved(&self) -> Duration {
+        let end = format!("-operator-{}.log", self.namespace);
+        let files = std::fs::read_dir(self.cluster.directory()).expect("the cluster's directory");
+        let paths = files.map(|file| file.expect("a file").path());
+        let logs = paths.filter(|path| path.to_string_lossy().ends_with(&end));
+        let texts =
+            logs.map(|path| String::from_utf8_lossy(&std::fs::read(path).expect("a log")).into_owned());
+        let millis =
+            |line: &str| line.split_once("moved_ms=")?.1.split_whitespace().next()?.parse::<u64>().ok();
+        texts.map(|text| Duration::from_millis(text.lines().filter_map(millis).sum())).sum()
+    }
+
+    /// How late these leases ended after their deadlines.
+    ///
+    /// # Panics
+    /// If one ended early, or later than [`TOLERANCE`] after its deadline (and `more`, and the outages).
+    pub(crate) fn lateness<'a>(&self, lives: impl IntoIterator<Item = &'a Life>, more: Duration) -> Spread {
+        let most = self.most_late(more);
+        Spread::of(lives.into_iter().map(|life| {
+            let late = life.lateness();
+            assert!(late < most, "{late:?} late, which is more than {most:?}: {life:?}");
+            late
+        }))
+    }
+
+    /// How late an end may be before a test fails: [`TOLERANCE`], and `more`, and by how much deadlines have moved.
+    pub(crate) fn most_late(&self, more: Duration) -> SignedDuration {
+        SignedDuration::try_from(TOLERANCE + more + self.moved()).expect("a short time")
+    }
+
+    /// The lease of this name ended in time; prints how late.
+    pub(crate) fn print_lateness(&self, name: &str) {
+        let late = self.lateness([&self.life(name)], Duration::ZERO);
+        self.print(format_args!("{name} ended {late} after its deadline"));
+    }
+
+    /// Prints a figure.
+    pub(crate) fn print(&self, figure: impl Display) {
+        println!("{}: {figure}", self.namespace);
+    }
+
+    /// The life of the lease of this name.
+    pub(crate) fn life(&self, name: &str) -> Life {
+        let mut lives = self.lives();
+        lives.retain(|life| life.name == name);
+        assert_eq!(lives.len(), 1, "{}/{name} has lived once", self.namespace);
+        lives.remove(0)
+    }
+}
+
+/// A ConfigMap that nobody may touch.
+pub(crate) struct Bystander<'a> {
+    world: &'a World,
+    map: ConfigMap,
+}
+
+impl Bystander<'_> {
+    /// Nobody has.
+    pub(crate) async fn assert_untouched(self) {
+        assert_eq!(self.world.map("bystander").await, self.map);
+    }
+}
+
+/// How a holder writes.
+pub(crate) fn holder() -> PatchParams {
+    PatchParams { field_manager: Some("holder".to_owned()), ..PatchParams::default() }
+}
+
+/// A condition of a lease.
+pub(crate) fn condition<'a>(lease: &'a Lease, type_: &str) -> Option<&'a Condition> {
+    lease.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// Whether a lease has this condition, with this status and reason.
+pub(crate) fn has_condition(lease: &Lease, type_: &str, status: &str, reason: &str) -> bool {
+    condition(lease, type_).is_some_and(|condition| condition.status == status && condition.reason == reason)
+}
+
+/// Whether this is how much a lease's status says is attached.
+pub(crate) fn attached(objects: i64, keys: i64) -> impl Fn(&Lease) -> bool {
+    move |lease| lease.status.as_ref().and_then(|status| status.attached) == Some(Attached { objects, keys })
+}
+
+/// Whether the API server has refused a renewal since the lease has ended (or is gone already).
+pub(crate) fn came_too_late(renewal: &kube::Result<Lease>) -> bool {
+    match renewal {
+        Err(kube::Error::Api(status)) => {
+            status.is_not_found()
+                || (status.code == 422 && status.message.contains(lessor::api::lease::ENDED_MESSAGE))
+        }
+        _ => false,
+    }
+}
+
+fn by_operator(entries: Entries) -> Entries {
+    let entries = entries.agent(AGENT);
+    entries.filter(|entry| !matches!(entry.verb.as_str(), "list" | "watch") && entry.resource != "events")
+}
+
+fn keys_of(map: &ConfigMap) -> Vec<String> {
+    let text = map.data.iter().flatten().map(|(key, _)| key);
+    let mut keys: Vec<String> =
+        text.chain(map.binary_data.iter().flatten().map(|(key, _)| key)).cloned().collect();
+    keys.sort();
+    keys
+}
+
+fn named(name: &str) -> ObjectMeta {
+    ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }
+}
+
+/// Installs both CRDs and waits until the server serves them.
+pub(crate) async fn install_crds(cluster: &Cluster) {
+    let client = cluster.client().expect("a client");
+    let crds = Api::all(client.clone());
+    for crd in crd::all() {
+        let name = crd.metadata.name.clone().expect("a name");
+        let params = PatchParams::apply("e2e").force();
+        crds.patch(&name, &params, &Patch::Apply(&crd)).await.expect("a crd");
+        let established = kube::runtime::wait::await_condition(
+            crds.clone(),
+            &name,
+            kube::runtime::conditions::is_crd_established(),
+        );
+        tokio::time::timeout(PATIENCE, established).await.expect("a crd in time").expect("a crd");
+    }
+}
+
+/// Asks again and again until there is an answer.
+///
+/// # Panics
+/// If there is none within [`PATIENCE`].
+pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -1,0 +1,142 @@
+//! The API server is away, hangs, or one replica can't reach it: lease time stands still (P8).
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use lessor_cluster::Cluster;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    holder::{Holder, Tally},
+    replicas::{LEASE_DURATION, OwnCluster, PATIENCE, Replicas, Way, wall, within},
+};
+
+const TTL: Duration = Duration::from_secs(15);
+const HELD: usize = 10;
+const LEFT: usize = 5;
+
+pub(crate) async fn no_lease_ends_while_the_api_server_is_stopped() {
+    outage("away", Duration::from_secs(60), async |cluster, length| {
+        let server = cluster.api_server().expect("an API server");
+        // In order at first: it accepts no connection any more, and waits for the watches to end, up to a minute.
+        server.process().terminate().expect("it is asked to stop");
+        sleep(Duration::from_secs(2)).await;
+        let from = wall();
+        sleep(length / 10).await;
+        server.kill().await.expect("it is killed");
+        sleep(length - length / 10).await;
+        let to = wall();
+        server.restart().await.expect("it starts");
+        cluster.wait_ready().await.expect("it is ready");
+        (from, to)
+    })
+    .await;
+}
+
+pub(crate) async fn no_lease_ends_while_the_api_server_hangs() {
+    outage("hung", Duration::from_secs(30), async |cluster, length| {
+        let server = cluster.api_server().expect("an API server");
+        server.pause().expect("it is paused");
+        let from = wall();
+        sleep(length).await;
+        let to = wall();
+        server.resume().expect("it goes on");
+        (from, to)
+    })
+    .await;
+}
+
+/// Holders renew every 5 s what has a TTL of 15 s, and some holders are gone, when there is an outage. Answers with its
+/// beginning and end.
+async fn outage(
+    name: &str,
+    length: Duration,
+    happen: impl AsyncFnOnce(&'static Cluster, Duration) -> (Timestamp, Timestamp),
+) {
+    let cluster = OwnCluster::start().await;
+    let replicas = Replicas::three_on(cluster.0, name, Way::Direct).await;
+    let ttl = TTL.as_secs();
+    let held: Vec<String> = (0..HELD).map(|i| format!("held-{i}")).collect();
+    let left: Vec<String> = (0..LEFT).map(|i| format!("left-{i}")).collect();
+    for lease in &held {
+        replicas.granted(lease, json!({"ttlSeconds": ttl})).await;
+    }
+    let holder = Holder::of(&replicas, &held, TTL / 3);
+    for lease in &left {
+        replicas.config_map(lease, json!({"lessor.dev/lease": lease}), &["a"]).await;
+        replicas.granted(lease, json!({"ttlSeconds": ttl})).await;
+    }
+    sleep(Duration::from_secs(2)).await;
+
+    let (from, to) = happen(cluster.0, length).await;
+    let back = Instant::now();
+    for lease in &left {
+        within(TTL + LEASE_DURATION + PATIENCE, &format!("lease {lease} is gone"), async || {
+            replicas.leases().get_opt(lease).await.ok()?.is_none().then_some(())
+        })
+        .await;
+        replicas.wait_map_gone(lease).await;
+    }
+    let last = back.elapsed();
+    // Each held lease has had its deadline once more since.
+    sleep(TTL.saturating_sub(last) + Duration::from_secs(5)).await;
+    for lease in &held {
+        assert!(replicas.lives(lease).await, "lease {lease} has ended");
+    }
+    let Tally { accepted, ended, failed } = holder.stop().await;
+    let figures = replicas.check_with(
+        &replicas.checker().outage(from, to),
+        format_args!(
+            "{length:?} of outage; {accepted} renewals accepted, {failed} failed; the last lease without a holder was gone \
+             {last:?} after it"
+        ),
+    );
+    assert_eq!(ended, 0, "a holder was told that its lease has ended");
+    assert!(failed > 0, "nobody noticed an outage");
+    assert_eq!(figures.expired, LEFT);
+}
+
+pub(crate) async fn a_replica_that_is_cut_off_alone_ends_nothing_early_and_little_late() {
+    const CUT: Duration = Duration::from_secs(10);
+    let replicas = Replicas::three("cut", Way::Proxied).await;
+    let primary = replicas.primary_now().await;
+    replicas.granted("held", json!({"ttlSeconds": 6})).await;
+    let holder = Holder::of(&replicas, &["held".to_owned()], Duration::from_secs(2));
+    for ttl in [4, 9, 14, 19, 40] {
+        replicas
+            .config_map(&format!("with-{ttl}"), json!({"lessor.dev/lease": format!("due-{ttl}")}), &["a"])
+            .await;
+        replicas.granted(&format!("due-{ttl}"), json!({"ttlSeconds": ttl})).await;
+    }
+    let cut_off = &replicas.all[primary];
+    cut_off.proxy().isolate();
+    sleep(CUT).await;
+    cut_off.proxy().heal();
+    for ttl in [4, 9, 14, 19] {
+        replicas.wait_map_gone(&format!("with-{ttl}")).await;
+    }
+    // The one that was cut off is left alone. What it remembers may be late by the cut.
+    for (_, replica) in replicas.all.iter().enumerate().filter(|(index, _)| *index != primary) {
+        replica.process.kill().await.expect("it is killed");
+    }
+    within(Duration::from_secs(40) + CUT + LEASE_DURATION, "due-40 is gone", async || {
+        replicas.leases().get_opt("due-40").await.expect("an answer").is_none().then_some(())
+    })
+    .await;
+    assert!(replicas.lives("held").await);
+    assert_eq!(holder.stop().await.ended, 0);
+    let figures = replicas.check(format_args!("the primary was cut off for {CUT:?}, then left alone"));
+    let late = |ttl: u32| figures.late_of(&format!("due-{ttl}")).expect("it expired");
+    println!(
+        "    due in the cut: {:?}, {:?} late; after it: {:?}, {:?}; by the one cut off: {:?}",
+        late(4),
+        late(9),
+        late(14),
+        late(19),
+        late(40)
+    );
+    assert!([4, 9].iter().all(|ttl| late(*ttl) < LEASE_DURATION + replicas.noise()));
+    assert!([14, 19].iter().all(|ttl| late(*ttl) < replicas.noise()));
+    assert!(late(40) < CUT + replicas.noise());
+}

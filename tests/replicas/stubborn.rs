@@ -1,0 +1,129 @@
+//! Leases that can't be ended or released are nobody's fault: the primary stays.
+
+use std::time::Duration;
+
+use k8s_openapi::{
+    api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    api::core::v1::ConfigMap,
+};
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    replicas::{LEASE_DURATION, PATIENCE, Replicas, Way, between, wall, within},
+    world::holder,
+};
+
+pub(crate) async fn a_lease_that_cannot_end_or_be_released_does_not_change_the_primary() {
+    const WATCHED: Duration = Duration::from_secs(30);
+    let replicas = Replicas::three("stubborn", Way::Direct).await;
+    let before = replicas.status().await.expect("a status");
+
+    let map: ConfigMap = serde_json::from_value(json!({
+        "metadata": {"name": "immutable", "annotations": {"key.lessor.dev/a": "hindered"}},
+        "data": {"a": "1", "b": "2"}, "immutable": true,
+    }))
+    .expect("a config map");
+    replicas.config_maps().create(&PostParams::default(), &map).await.expect("a config map");
+    replicas.granted("hindered", json!({"ttlSeconds": 2})).await;
+    replicas.granted("stuck", json!({"ttlSeconds": 6})).await;
+    deny_status(&replicas, &["stuck", "stillborn"]).await;
+    replicas.lease("stillborn", json!({"ttlSeconds": 6})).await;
+    replicas.wait_event("stuck", "WriteRefused").await;
+    replicas.wait_event("immutable", "Hindered").await;
+
+    let begin = wall();
+    let started = Instant::now();
+    let mut others = 0;
+    while started.elapsed() < WATCHED {
+        let name = format!("other-{others}");
+        replicas.granted(&name, json!({"ttlSeconds": 1})).await;
+        replicas.wait_gone(&name).await;
+        others += 1;
+    }
+    let watched = between(begin, wall());
+    let after = replicas.status().await.expect("a status");
+    assert_eq!((&after.primary, after.term), (&before.primary, before.term), "the primary has changed");
+    let hindered = replicas.leases().get("hindered").await.expect("it stays");
+    let conditions = hindered.status.expect("a status").conditions;
+    let released = conditions.iter().find(|condition| condition.type_ == "Released").expect("it says why");
+    assert!(released.status == "False" && released.message.contains("immutable"), "{released:?}");
+
+    let writes = replicas.writes().filter(|entry| entry.received > begin);
+    let proofs = writes.clone().resource("lessor.dev", "lessors").requests();
+    let refused =
+        writes.clone().filter(|entry| entry.name.starts_with("st") && !entry.is_accepted()).requests();
+    let about_hindered = writes.filter(|entry| matches!(&*entry.name, "hindered" | "immutable")).requests();
+    let figures = replicas.check(format_args!(
+        "in {watched:?}: {proofs} proofs, {refused} refused writes for the stuck leases, {about_hindered} for the hindered one; \
+         {others} others came and went"
+    ));
+    let thirds = watched.as_secs_f64() / (LEASE_DURATION / 3).as_secs_f64();
+    assert!(proofs as f64 <= thirds + 2.0, "{proofs} proofs in {watched:?}");
+    assert!(refused as f64 <= 2.0 * watched.as_secs_f64(), "{refused} refused writes in {watched:?}");
+    assert!(about_hindered <= 2, "{about_hindered} writes for what no retry helps");
+    assert_eq!(figures.primaries.len(), 1);
+    assert!(figures.late(1.0) < replicas.noise(), "others suffer: {figures}");
+}
+
+/// Lets the API server refuse each write of the status of these leases, and waits until it does.
+async fn deny_status(replicas: &Replicas, names: &[&str]) {
+    let name = format!("deny-status-{}", replicas.namespace);
+    let is_one = names.iter().map(|name| format!("object.metadata.name == '{name}'")).collect::<Vec<_>>();
+    let in_namespace = format!("object.metadata.namespace == '{}'", replicas.namespace);
+    let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [{
+                "apiGroups": ["lessor.dev"], "apiVersions": ["*"], "resources": ["leases/status"], "operations": ["UPDATE"],
+            }]},
+            "matchConditions": [{"name": "named", "expression": format!("{in_namespace} && ({})", is_one.join(" || "))}],
+            "validations": [{"expression": "false", "message": "the status of this lease is nobody's to write"}],
+        },
+    }))
+    .expect("a policy");
+    let binding: ValidatingAdmissionPolicyBinding = serde_json::from_value(json!({
+        "metadata": {"name": name}, "spec": {"policyName": name, "validationActions": ["Deny"]},
+    }))
+    .expect("a binding");
+    let params = PostParams::default();
+    Api::all(replicas.client.clone()).create(&params, &policy).await.expect("a policy");
+    Api::all(replicas.client.clone()).create(&params, &binding).await.expect("a binding");
+    within(PATIENCE, "the policy is in force", async || {
+        let dry = PatchParams { dry_run: true, ..holder() };
+        let patch = Patch::Merge(json!({"status": {"attached": {"objects": 1}}}));
+        let answer = replicas.leases().patch_status(names[0], &dry, &patch).await;
+        answer.is_err_and(|error| error.to_string().contains("nobody's to write")).then_some(())
+    })
+    .await;
+}
+
+pub(crate) async fn an_absurd_term_is_reported_and_locks_nobody_out() {
+    let replicas = Replicas::three("absurd", Way::Direct).await;
+    let primary = replicas.primary_now().await;
+    replicas.granted("absurd", json!({"ttlSeconds": 2})).await;
+    let patch: Value = json!({"status": {"term": i64::MAX}});
+    replicas.leases().patch_status("absurd", &holder(), &Patch::Merge(patch)).await.expect("a patch");
+    replicas.wait_event("absurd", "AbsurdTerm").await;
+    replicas.granted("before", json!({"ttlSeconds": 2})).await;
+    replicas.wait_gone("before").await;
+    assert_eq!(replicas.status().await.expect("a status").term, Some(1));
+
+    replicas.granted("due", json!({"ttlSeconds": 2})).await;
+    replicas.all[primary].process.kill().await.expect("it is killed");
+    replicas.wait_gone("due").await;
+    replicas.granted("after", json!({"ttlSeconds": 2})).await;
+    replicas.wait_gone("after").await;
+    // For a while, with nothing else to do, nobody tries to take over for it.
+    sleep(2 * LEASE_DURATION).await;
+    let term = replicas.status().await.expect("a status").term;
+    let figures = replicas.check(format_args!("term {term:?} after one SIGKILL"));
+    assert_eq!(figures.primaries.iter().map(|(term, _)| *term).collect::<Vec<_>>(), [1, 2]);
+    let writes = replicas.writes().resource("lessor.dev", "lessors").requests();
+    assert!(writes <= 10, "{writes} writes of the Lessor for a lease that nobody can write");
+}

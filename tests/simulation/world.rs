@@ -1,0 +1,653 @@
+//! The world: one queue of events, three replicas, the API server, and everybody else.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+    hash::{DefaultHasher, Hash, Hasher},
+    time::Duration,
+};
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use lessor::operator::settings::Settings;
+use lessor_checker::{Checker, Report};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{
+    clients::{self, Holder, NAMESPACE},
+    plan::{Fault, Incident, Plan, REPLICAS, Whom},
+    process::Process,
+    random::Random,
+    server::{self, ApiServer, Call, Target},
+    wire::{Outgoing, Piece, Reply},
+};
+
+/// How far replicas may run ahead of each other: no answer comes faster than what was sent this much earlier.
+const STEP: Duration = Duration::from_millis(50);
+/// How long the world goes on after the last fault, for everything that should end to end.
+const SETTLING: Duration = Duration::from_secs(90);
+/// How long nothing may be sent at the end of that.
+const QUIET: Duration = Duration::from_secs(20);
+const HOLDERS: usize = 7;
+
+/// What came of a run.
+pub(crate) struct Outcome {
+    pub(crate) report: Report,
+    /// What must not happen and isn't the checker's to see.
+    pub(crate) problems: Vec<String>,
+    /// Of all that the API server did, in order.
+    pub(crate) fingerprint: u64,
+    pub(crate) requests: usize,
+    pub(crate) length: Duration,
+    pub(crate) plan: Plan,
+}
+
+pub(crate) struct World {
+    plan: Plan,
+    random: Random,
+    now: Duration,
+    queue: BinaryHeap<Reverse<Timed>>,
+    queued: u64,
+    server: ApiServer,
+    replicas: [Slot; REPLICAS],
+    watches: BTreeMap<u64, Watch>,
+    opened: u64,
+    /// Requests that nobody will ever answer, and whose connections stay.
+    limbo: Vec<oneshot::Sender<Reply>>,
+    holders: Vec<Holder>,
+    problems: Vec<String>,
+    fingerprint: DefaultHasher,
+    requests: usize,
+    print: bool,
+}
+
+#[derive(Default)]
+struct Slot {
+    process: Option<Process>,
+    paused: bool,
+    starts: usize,
+}
+
+struct Watch {
+    replica: usize,
+    resource: String,
+    metadata_only: bool,
+    /// Up to which change it has shown all.
+    shown: usize,
+    /// Nothing is shown before what was shown before.
+    last: Duration,
+    pieces: mpsc::UnboundedSender<Piece>,
+}
+
+struct Timed {
+    at: Duration,
+    number: u64,
+    event: Event,
+}
+
+enum Event {
+    Arrives { replica: usize, user: String, request: Outgoing },
+    Answered { replica: usize, to: oneshot::Sender<Reply>, reply: Reply },
+    Shown { watch: u64, to: usize },
+    Bookmarked { watch: u64 },
+    Broken { watch: u64 },
+    Closed { watch: u64 },
+    Begins(Fault),
+    Happens(Incident),
+    Starts(usize),
+    Resumes(usize),
+    Holds(usize),
+    Edits,
+}
+
+impl PartialEq for Timed {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Timed {}
+
+impl PartialOrd for Timed {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Timed {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+impl World {
+    /// The world of this seed. With `print`, everything that the API server does is printed.
+    pub(crate) fn new(seed: u64, print: bool) -> Self {
+        let plan = Plan::of(seed);
+        // The pauses between tries have a jitter that comes from here.
+        fastrand::seed(seed);
+        let mut world = Self {
+            random: Random::new(seed),
+            now: Duration::ZERO,
+            queue: BinaryHeap::new(),
+            queued: 0,
+            server: ApiServer::new(),
+            replicas: Default::default(),
+            watches: BTreeMap::new(),
+            opened: 0,
+            limbo: Vec::new(),
+            holders: (0..HOLDERS).map(|number| Holder::new(number, number == 0)).collect(),
+            problems: Vec::new(),
+            fingerprint: DefaultHasher::new(),
+            requests: 0,
+            print,
+            plan,
+        };
+        for replica in 0..REPLICAS {
+            let at = world.random.seconds(0, 3);
+            world.at(at, Event::Starts(replica));
+        }
+        for holder in 0..HOLDERS {
+            let at = world.random.seconds(0, 10);
+            world.at(at, Event::Holds(holder));
+        }
+        world.at(Duration::from_secs(1), Event::Edits);
+        for (from, _, fault) in world.plan.faults.clone() {
+            world.at(from, Event::Begins(fault));
+        }
+        for (at, incident) in world.plan.incidents.clone() {
+            world.at(at, Event::Happens(incident));
+        }
+        world
+    }
+
+    /// Lets it all happen.
+    pub(crate) fn run(mut self) -> Outcome {
+        let end = self.plan.length + SETTLING;
+        while self.now < end && self.problems.is_empty() {
+            let mut until = (self.now + STEP).min(end);
+            for replica in 0..REPLICAS {
+                until = until.min(self.next_event());
+                self.live(replica, until);
+            }
+            let until = until.min(self.next_event());
+            match self.queue.pop() {
+                Some(Reverse(next)) if next.at <= until => {
+                    self.now = self.now.max(next.at);
+                    self.happen(next.event);
+                }
+                later => {
+                    self.queue.extend(later);
+                    self.now = until;
+                }
+            }
+        }
+        self.look_at_what_is_left();
+        let mut checker = Checker::new("lessor-");
+        if !self.plan.has_restarts() {
+            let outages =
+                self.plan.faults.iter().filter(|(.., fault)| *fault == Fault::Refuse(Whom::Everybody));
+            for (from, to, _) in outages {
+                checker = checker.outage(time(*from), time(*to));
+            }
+        }
+        let report = checker.check(&self.server.log);
+        if self.plan.is_calm() && report.figures.late(1.0) > Duration::from_millis(250) {
+            self.problems.push(format!("late without a fault: {}", report.figures));
+        }
+        Outcome {
+            report,
+            problems: self.problems,
+            fingerprint: self.fingerprint.finish(),
+            requests: self.requests,
+            length: self.now,
+            plan: self.plan,
+        }
+    }
+
+    fn at(&mut self, at: Duration, event: Event) {
+        self.queued += 1;
+        self.queue.push(Reverse(Timed { at: at.max(self.now), number: self.queued, event }));
+    }
+
+    fn next_event(&self) -> Duration {
+        self.queue.peek().map_or(Duration::MAX, |Reverse(next)| next.at)
+    }
+
+    /// Lets a replica live until `until`, or until something comes of what it sends.
+    fn live(&mut self, replica: usize, until: Duration) {
+        loop {
+            let slot = &mut self.replicas[replica];
+            let Some(process) = slot.process.as_mut().filter(|_| !slot.paused) else { return };
+            if process.lived() >= until.min(self.queue.peek().map_or(Duration::MAX, |Reverse(next)| next.at))
+            {
+                return;
+            }
+            process.live_until(until);
+            let mut sent = Vec::new();
+            while let Some(outgoing) = process.take_sent() {
+                sent.push(outgoing);
+            }
+            let user = process.identity.clone();
+            if let Some(result) = process.ended() {
+                slot.process = None;
+                match result {
+                    Ok(()) => self.note(&format!("{user} has stopped")),
+                    Err(error) => self.problems.push(format!("{user} has ended: {error}")),
+                }
+            }
+            if sent.is_empty() {
+                return;
+            }
+            for (at, request) in sent {
+                let latency = self.latency();
+                self.at(at + latency, Event::Arrives { replica, user: user.clone(), request });
+            }
+        }
+    }
+
+    fn latency(&mut self) -> Duration {
+        let slow = self.plan.until(self.now, |fault| fault == Fault::Slow).is_some();
+        let most = if slow && self.random.percent(50) { 1500 } else { 15 };
+        self.random.between(Duration::from_micros(500), Duration::from_millis(most))
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrives { replica, user, request } => self.arrive(replica, user, request),
+            Event::Answered { replica, to, reply } => {
+                if self.is_refusing(replica) {
+                    return;
+                }
+                match self.hangs_until(replica) {
+                    Some(until) => self.at(until, Event::Answered { replica, to, reply }),
+                    // Whoever asked may wait no more.
+                    None => drop(to.send(reply)),
+                }
+            }
+            Event::Shown { watch, to } => self.show(watch, to),
+            Event::Bookmarked { watch } => {
+                let version = self.server.version();
+                let everybody = |fault| fault == Fault::Hang(Whom::Everybody);
+                let Some(open) = self.watches.get(&watch) else { return };
+                // A server whose storage hangs still sends them.
+                if self.hangs_until(open.replica).is_none() || self.plan.until(self.now, everybody).is_some()
+                {
+                    let current = self.server.changes.len() == open.shown;
+                    if current {
+                        let mark = bookmark(&open.resource, open.metadata_only, version, false);
+                        let _ = open.pieces.send(Ok(line("BOOKMARK", &mark)));
+                    }
+                }
+                self.at(self.now + Duration::from_secs(60), Event::Bookmarked { watch });
+            }
+            Event::Broken { watch } => {
+                if let Some(watch) = self.watches.remove(&watch) {
+                    let _ = watch.pieces.send(Err("the connection was cut".into()));
+                }
+            }
+            Event::Closed { watch } => drop(self.watches.remove(&watch)),
+            Event::Begins(fault) => {
+                self.note(&format!("begins: {fault:?}"));
+                if let Fault::Refuse(whom) = fault {
+                    let hit: Vec<u64> = self
+                        .watches
+                        .iter()
+                        .filter(|(_, watch)| whom.includes(watch.replica))
+                        .map(|(id, _)| *id)
+                        .collect();
+                    for watch in hit {
+                        self.happen(Event::Broken { watch });
+                    }
+                }
+            }
+            Event::Happens(incident) => self.incident(incident),
+            Event::Starts(replica) => self.start(replica),
+            Event::Resumes(replica) => {
+                let slot = &mut self.replicas[replica];
+                if std::mem::take(&mut slot.paused)
+                    && let Some(process) = &mut slot.process
+                {
+                    process.wake_at(self.now);
+                }
+            }
+            Event::Holds(holder) => self.hold(holder),
+            Event::Edits => {
+                if self.now < self.plan.length {
+                    if self.outage().is_none() {
+                        clients::edit(&mut self.server, &mut self.random, time(self.now), HOLDERS);
+                        self.spread();
+                    }
+                    let again =
+                        self.now + self.random.between(Duration::from_millis(50), Duration::from_secs(2));
+                    self.at(again, Event::Edits);
+                }
+            }
+        }
+    }
+
+    // --- Requests ----------------------------------------------------------------------------------------------
+
+    fn arrive(&mut self, replica: usize, user: String, request: Outgoing) {
+        if self.is_refusing(replica) {
+            return;
+        }
+        if let Some(until) = self.hangs_until(replica) {
+            if self.random.percent(30) {
+                self.limbo.push(request.reply);
+            } else {
+                let at = until + self.latency();
+                self.at(at, Event::Arrives { replica, user, request });
+            }
+            return;
+        }
+        let is = |fault| self.plan.until(self.now, |other| other == fault).is_some();
+        let (lossy, failing) = (is(Fault::Lossy), is(Fault::Errors));
+        if lossy && self.random.percent(20) {
+            self.lose(request.reply);
+            return;
+        }
+        let uri = request.uri.clone();
+        let (path, query) = uri.split_once('?').unwrap_or((&uri, ""));
+        let Some(target) = Target::of_path(path) else {
+            self.problems.push(format!("{user} asks for {uri}, which this server doesn't have"));
+            return;
+        };
+        if failing && self.random.percent(40) {
+            let (code, reason) = *self.random.pick(&[
+                (429, "TooManyRequests"),
+                (500, "InternalError"),
+                (503, "ServiceUnavailable"),
+            ]);
+            let (_, mut body) = server::status(code, reason, &target, "try again");
+            if code == 429 {
+                body["details"]["retryAfterSeconds"] = json!(1);
+            }
+            self.note(&format!("{user}: {} {path}: {code}", request.method));
+            return self.answer(replica, request.reply, code, &body);
+        }
+        let other_machine = self.random.percent(50);
+        self.server.choose_machine(other_machine);
+        if query.contains("watch=true") {
+            return self.open(replica, &target, query, request);
+        }
+        let verb = match request.method.as_str() {
+            "GET" => "get",
+            "POST" => "create",
+            "PATCH" => "patch",
+            _ => "delete",
+        };
+        let body: Option<Value> = serde_json::from_slice(&request.body).ok();
+        let event = target.resource == "events";
+        let call = Call { user, verb, target, body };
+        let (code, mut answer) = self.server.handle(&call, time(self.now));
+        let line = format!(
+            "{}: {verb} {path} {}: {code} {}",
+            call.user,
+            call.body.as_ref().map(Value::to_string).unwrap_or_default(),
+            answer["message"].as_str().unwrap_or_default()
+        );
+        if !event {
+            self.requests += 1;
+            self.note(&line);
+            self.heed_quiet(&call, &line);
+        }
+        self.spread();
+        if request.metadata_only && answer["kind"] != "Status" {
+            answer = server::metadata_of(&answer);
+        }
+        if lossy && self.random.percent(20) {
+            self.lose(request.reply);
+        } else if failing && self.random.percent(10) {
+            let (code, body) = server::status(504, "Timeout", &call.target, "it took too long");
+            self.answer(replica, request.reply, code, &body);
+        } else {
+            self.answer(replica, request.reply, code, &answer);
+        }
+    }
+
+    /// What comes of a request or an answer that is lost: the connection breaks, or nothing happens at all.
+    fn lose(&mut self, reply: oneshot::Sender<Reply>) {
+        if self.random.percent(50) {
+            self.limbo.push(reply);
+        }
+    }
+
+    fn answer(&mut self, replica: usize, to: oneshot::Sender<Reply>, code: u16, body: &Value) {
+        let date = server::http_date(self.server.clock(time(self.now)));
+        let reply = Reply::Whole { code, date, body: body.to_string().into_bytes() };
+        let at = self.now + self.latency();
+        self.at(at, Event::Answered { replica, to, reply });
+    }
+
+    /// At rest nothing is sent: all that is left at the end is one holder that renews.
+    fn heed_quiet(&mut self, call: &Call, line: &str) {
+        // What is left costs a refresh of what is published now and then, the proof of a primary that was idle before it, and
+        // another look where the refresh met a renewal.
+        let refresh =
+            call.target.subresource == "status" && matches!(&*call.target.name, "lease-0" | "default");
+        let refresh = refresh || call.verb == "get" && call.target.name == "lease-0";
+        if self.now > self.plan.length + SETTLING - QUIET && !refresh {
+            self.problems.push(format!("sent though there is nothing to do: {line}"));
+        }
+    }
+
+    // --- Watches -----------------------------------------------------------------------------------------------
+
+    fn open(&mut self, replica: usize, target: &Target, query: &str, request: Outgoing) {
+        let parameter = |name: &str| {
+            query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
+        };
+        let from: u64 = parameter("resourceVersion").and_then(|from| from.parse().ok()).unwrap_or_default();
+        let (pieces, receiver) = mpsc::unbounded_channel();
+        let mut shown = self.server.changes.len();
+        if parameter("sendInitialEvents").is_some() {
+            for object in self.server.objects(&target.resource) {
+                let _ = pieces.send(Ok(line("ADDED", &shape(object, request.metadata_only))));
+            }
+            let mark = bookmark(&target.resource, request.metadata_only, self.server.version(), true);
+            let _ = pieces.send(Ok(line("BOOKMARK", &mark)));
+        } else if from < self.server.compacted {
+            let (_, gone) = server::status(410, "Expired", target, "too old resource version");
+            let _ = pieces.send(Ok(line("ERROR", &gone)));
+        } else {
+            shown = self.server.changes.partition_point(|change| change.version <= from);
+        }
+        self.opened += 1;
+        let id = self.opened;
+        let date = server::http_date(self.server.clock(time(self.now)));
+        let at = self.now + self.latency();
+        self.at(
+            at,
+            Event::Answered { replica, to: request.reply, reply: Reply::Stream { date, pieces: receiver } },
+        );
+        let watch = Watch {
+            replica,
+            resource: target.resource.clone(),
+            metadata_only: request.metadata_only,
+            shown,
+            last: at,
+            pieces,
+        };
+        self.watches.insert(id, watch);
+        let to = self.server.changes.len();
+        self.at(at, Event::Shown { watch: id, to });
+        self.at(self.now + Duration::from_secs(60), Event::Bookmarked { watch: id });
+        let lasts = parameter("timeoutSeconds").and_then(|lasts| lasts.parse().ok()).unwrap_or(290);
+        self.at(self.now + Duration::from_secs(lasts), Event::Closed { watch: id });
+    }
+
+    /// Lets all watches show what is new.
+    fn spread(&mut self) {
+        let to = self.server.changes.len();
+        let watches: Vec<u64> = self.watches.keys().copied().collect();
+        for id in watches {
+            let latency = self.latency();
+            let Some(watch) = self.watches.get_mut(&id) else { continue };
+            let new = self.server.changes.get(watch.shown..).unwrap_or_default();
+            if new.iter().any(|change| change.resource == watch.resource) {
+                watch.last = watch.last.max(self.now + latency);
+                let at = watch.last;
+                self.at(at, Event::Shown { watch: id, to });
+            }
+        }
+    }
+
+    fn show(&mut self, id: u64, to: usize) {
+        let Some(replica) = self.watches.get(&id).map(|watch| watch.replica) else { return };
+        if let Some(until) = self.hangs_until(replica) {
+            return self.at(until, Event::Shown { watch: id, to });
+        }
+        let flaky = self.plan.until(self.now, |fault| fault == Fault::FlakyWatches).is_some();
+        let Some(watch) = self.watches.get_mut(&id) else { return };
+        for change in self.server.changes.get(watch.shown..to).unwrap_or_default() {
+            if change.resource == watch.resource {
+                let piece = line(change.kind, &shape(&change.object, watch.metadata_only));
+                if watch.pieces.send(Ok(piece)).is_err() {
+                    self.watches.remove(&id);
+                    return;
+                }
+            }
+        }
+        watch.shown = watch.shown.max(to);
+        if flaky && self.random.percent(10) {
+            self.happen(Event::Broken { watch: id });
+        }
+    }
+
+    // --- Faults ------------------------------------------------------------------------------------------------
+
+    fn is_refusing(&self, replica: usize) -> bool {
+        let is_it = |fault| matches!(fault, Fault::Refuse(whom) if whom.includes(replica));
+        self.plan.until(self.now, is_it).is_some()
+    }
+
+    fn hangs_until(&self, replica: usize) -> Option<Duration> {
+        self.plan.until(self.now, |fault| matches!(fault, Fault::Hang(whom) if whom.includes(replica)))
+    }
+
+    /// When the API server can be reached again, if it can't now.
+    fn outage(&self) -> Option<Duration> {
+        self.plan.until(self.now, |fault| {
+            matches!(fault, Fault::Refuse(Whom::Everybody) | Fault::Hang(Whom::Everybody))
+        })
+    }
+
+    fn incident(&mut self, incident: Incident) {
+        self.note(&format!("happens: {incident:?}"));
+        match incident {
+            Incident::Crash(replica, away) => {
+                self.kill(replica);
+                self.at(self.now + away, Event::Starts(replica));
+            }
+            Incident::Stop(replica, away) => {
+                if let Some(process) = &mut self.replicas[replica].process {
+                    process.stop();
+                }
+                // Whoever hasn't stopped by then is killed, as a kubelet would.
+                self.at(self.now + Duration::from_secs(10) + away, Event::Starts(replica));
+            }
+            Incident::Pause(replica, away) => {
+                self.replicas[replica].paused = true;
+                self.at(self.now + away, Event::Resumes(replica));
+            }
+            Incident::WallClock(replica, by, back) => {
+                if let Some(process) = &self.replicas[replica].process {
+                    process.step_wall_clock(by, back);
+                }
+            }
+            Incident::Compaction => self.server.compact(),
+            Incident::LessorDeleted => {
+                let target = Target::object("lessors", "", "default");
+                let call = Call { user: "other".to_owned(), verb: "delete", target, body: Some(json!({})) };
+                self.server.handle(&call, time(self.now));
+                self.spread();
+            }
+        }
+    }
+
+    fn kill(&mut self, replica: usize) {
+        self.replicas[replica].process = None;
+        self.watches.retain(|_, watch| watch.replica != replica);
+    }
+
+    fn start(&mut self, replica: usize) {
+        self.kill(replica);
+        let slot = &mut self.replicas[replica];
+        slot.starts += 1;
+        slot.paused = false;
+        let settings =
+            Settings { identity: format!("lessor-{replica}_{}", slot.starts), ..Settings::default() };
+        let (ppm, wall) = (self.plan.ppm[replica], self.plan.walls[replica]);
+        slot.process = Some(Process::start(settings, self.now, time(Duration::ZERO), ppm, wall));
+    }
+
+    // --- Everybody else ----------------------------------------------------------------------------------------
+
+    fn hold(&mut self, number: usize) {
+        if let Some(until) = self.outage() {
+            let again = (self.now + Duration::from_millis(300)).min(until + Duration::from_millis(1));
+            return self.at(again, Event::Holds(number));
+        }
+        let over = self.now >= self.plan.length;
+        let holder = &mut self.holders[number];
+        let visit = holder.visit(&mut self.server, &mut self.random, self.now, time(self.now), over);
+        self.problems.extend(visit.problem);
+        self.spread();
+        self.at(self.now + visit.again, Event::Holds(number));
+    }
+
+    fn look_at_what_is_left(&mut self) {
+        if !self.problems.is_empty() {
+            return;
+        }
+        for lease in self.server.objects("leases") {
+            let released = lease["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
+            let retained = lease["spec"]["afterExpiry"] == "Retain" && lease["status"]["endTime"].is_string();
+            let kept = self.holders.iter().any(|holder| holder.keeps(lease));
+            if !(kept || retained && released) {
+                self.problems.push(format!("a lease should have ended and gone: {lease}"));
+            }
+        }
+        if self.server.get("leases", NAMESPACE, "lease-0").is_none() {
+            self.problems.push("the lease of the faithful holder is gone".to_owned());
+        }
+    }
+
+    fn note(&mut self, line: &str) {
+        (self.now, line).hash(&mut self.fingerprint);
+        if self.print {
+            println!("{:>12.6} {line}", self.now.as_secs_f64());
+        }
+    }
+}
+
+/// A time of the world as the API server's clock shows it.
+fn time(at: Duration) -> Timestamp {
+    const BEGIN: Timestamp = Timestamp::constant(1_769_860_800, 0);
+    BEGIN + SignedDuration::try_from(at).unwrap_or_default()
+}
+
+fn shape(object: &Value, metadata_only: bool) -> Value {
+    if metadata_only { server::metadata_of(object) } else { object.clone() }
+}
+
+fn line(kind: &str, object: &Value) -> Vec<u8> {
+    let mut line = json!({"type": kind, "object": object}).to_string().into_bytes();
+    line.push(b'\n');
+    line
+}
+
+fn bookmark(resource: &str, metadata_only: bool, version: u64, initial: bool) -> Value {
+    let (api, kind) = match resource {
+        _ if metadata_only => ("meta.k8s.io/v1", "PartialObjectMetadata"),
+        "leases" => ("lessor.dev/v1alpha1", "Lease"),
+        _ => ("lessor.dev/v1alpha1", "Lessor"),
+    };
+    let mut mark =
+        json!({"apiVersion": api, "kind": kind, "metadata": {"resourceVersion": version.to_string()}});
+    if initial {
+        mark["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+    }
+    mark
+}
