@@ -328,7 +328,7 @@ fn compare(lessor: &mut Lessor<Id, Item>, model: &Model) -> Result<(), TestCaseE
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
     fn any_sequence_of_operations_gives_the_answers_of_the_model(ops in vec(op(), 1..150)) {
