@@ -1,7 +1,9 @@
-//! Why a wheel: the structure that the lessor keeps its deadlines in, beside others, on the life of a million leases.
+//! Why a wheel: the structure that the lessor keeps its deadlines in, beside others, on the life of a million
+//! leases.
 //!
-//! All are granted within a third of the TTL, renewed three times each, in another order, while time goes on, and then end. Each queue holds numbers
-//! ordered by deadlines that lie in a vector beside it. `cargo bench --bench lessor_queues`; the number of leases may be given.
+//! All are granted within a third of the TTL, renewed three times each, in another order, while time goes on,
+//! and then end. Each queue holds numbers ordered by deadlines that lie in a vector beside it. `cargo bench
+//! --bench lessor_queues`; the number of leases may be given.
 
 #![allow(
     clippy::print_stdout,

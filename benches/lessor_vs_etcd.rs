@@ -1,8 +1,9 @@
 //! Our lessor and etcd's, side by side: one table, figures and ratios. `benches/lessor.sh` runs it.
 //!
-//! Both sides do the same things in the same order, with the same random ids. A figure is CPU time (etcd's with its garbage collector, but a collection
-//! comes before each measurement), so that a busy machine falsifies it less, and the best of three rounds. Every size is measured in
-//! a process of its own, ours by the program calling itself, etcd's by the Go program in `benches/etcd`.
+//! Both sides do the same things in the same order, with the same random ids. A figure is CPU time (etcd's
+//! with its garbage collector, but a collection comes before each measurement), so that a busy machine
+//! falsifies it less, and the best of three rounds. Every size is measured in a process of its own, ours by
+//! the program calling itself, etcd's by the Go program in `benches/etcd`.
 
 #![allow(
     clippy::print_stdout,
@@ -246,7 +247,8 @@ fn time_expiry(best: &mut Best, granted: &[u64]) {
     });
 }
 
-/// By the pages that the process holds, so that nothing is left out: unused capacity and the allocator's share count too.
+/// By the pages that the process holds, so that nothing is left out: unused capacity and the allocator's
+/// share count too.
 fn memory(best: &mut Best, granted: &[u64]) {
     let before = resident();
     let (mut lessor, mut clock) = primary::<()>();

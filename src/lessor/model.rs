@@ -1,4 +1,5 @@
-//! The lessor against a naive model of it: a map that is scanned. Any sequence of operations gives the same answers.
+//! The lessor against a naive model of it: a map that is scanned. Any sequence of operations gives the same
+//! answers.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -341,7 +342,8 @@ proptest! {
         }
     }
 
-    /// A sleeper that polls only when told to: every lease ends, once, not early, and at its very millisecond.
+    /// A sleeper that polls only when told to: every lease ends, once, not early, and at its very
+    /// millisecond.
     #[test]
     fn who_sleeps_until_the_next_wakeup_ends_every_lease_in_time(
         leases in vec((0..50_000_000u64, vec(0..20_000_000u64, 0..4)), 1..50),
