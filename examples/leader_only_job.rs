@@ -1,7 +1,9 @@
-//! A job that only one of several processes does: the one that holds the lease. Its fencing token guards what it writes.
+//! A job that only one of several processes does: the one that holds the lease. Its fencing token guards what
+//! it writes.
 //!
-//! A lease alone is no mutex: a leader may be stopped for a minute between its look at the lease and its write, and by then
-//! another leads. So the report below carries the token of whoever wrote it, and refuses a smaller one.
+//! A lease alone is no mutex: a leader may be stopped for a minute between its look at the lease and its
+//! write, and by then another leads. So the report below carries the token of whoever wrote it, and refuses a
+//! smaller one.
 //!
 //!     cargo run --example leader_only_job -- reports      # in several terminals; kill the one that leads
 

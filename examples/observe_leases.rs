@@ -1,6 +1,8 @@
-//! A controller that observes leases: a ConfigMap says who is there, by the leases that people and programs hold.
+//! A controller that observes leases: a ConfigMap says who is there, by the leases that people and programs
+//! hold.
 //!
-//! It asks nothing of the operator. The status of a lease tells its state, and a watch tells when that changes.
+//! It asks nothing of the operator. The status of a lease tells its state, and a watch tells when that
+//! changes.
 //!
 //!     cargo run --example observe_leases
 

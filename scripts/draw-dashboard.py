@@ -223,6 +223,9 @@ def drawn(panel, lines, width, height):
         colour = COLOURS[index % len(COLOURS)]
         spots = " ".join(f"{60 + (t - start) / (end - start) * w:.1f},{10 + (1 - v / top) * h:.1f}" for t, v in points)
         paths.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{spots}"/>')
+        if len(points) == 1:
+            x, y = spots.split(",")
+            paths.append(f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>')
         labels.append(f'<span style="color:{colour}">● {html.escape(name)}</span>')
     ticks = "".join(
         f'<line x1=60 x2={60 + w} y1={10 + h * (1 - part)} y2={10 + h * (1 - part)} stroke="#333"/>'

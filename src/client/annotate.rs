@@ -14,7 +14,8 @@ pub(super) type Annotations = BTreeMap<String, String>;
 /// New values of annotations; `None` removes one.
 pub(super) type Changes = BTreeMap<String, Option<String>>;
 
-/// What attaches an object, or keys of it if any are named, to `lease`, whatever they were attached to before.
+/// What attaches an object, or keys of it if any are named, to `lease`, whatever they were attached to
+/// before.
 pub(super) fn attaching(
     annotations: &Annotations,
     form: KeyForm,

@@ -102,14 +102,15 @@ impl AttachedObject {
 }
 
 impl LeaseClient {
-    /// Attaches an object to a lease, or, if any are named, only these keys of it. Whatever they were attached to before,
-    /// they aren't any more.
+    /// Attaches an object to a lease, or, if any are named, only these keys of it. Whatever they were
+    /// attached to before, they aren't any more.
     ///
     /// The lease may come later, and so may a key: until the lease is there nothing happens.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such object; [`Error::Annotation`] if its annotations are broken; [`Error::Invalid`] if
-    /// a key can't be one; [`Error::Conflict`] if others change the object all the time.
+    /// [`Error::NotFound`] if there is no such object; [`Error::Annotation`] if its annotations are broken;
+    /// [`Error::Invalid`] if a key can't be one; [`Error::Conflict`] if others change the object all the
+    /// time.
     pub async fn attach<'a>(
         &self,
         lease: &str,
@@ -136,8 +137,8 @@ impl LeaseClient {
         Ok(Attachment { moved_from, changed })
     }
 
-    /// Detaches an object from a lease, with all its keys or, if any are named, only these. Answers whether there was
-    /// anything to detach.
+    /// Detaches an object from a lease, with all its keys or, if any are named, only these. Answers whether
+    /// there was anything to detach.
     ///
     /// # Errors
     /// Like [`LeaseClient::attach`].
@@ -152,11 +153,11 @@ impl LeaseClient {
             .await
     }
 
-    /// Sets a key of a ConfigMap and attaches it to a lease, in one write: at no time is it there without its lease. A
-    /// ConfigMap that isn't there is made.
+    /// Sets a key of a ConfigMap and attaches it to a lease, in one write: at no time is it there without its
+    /// lease. A ConfigMap that isn't there is made.
     ///
-    /// The key needs a name that an annotation can have: up to 63 letters, digits, `-`, `_` and `.`, the first and the
-    /// last one a letter or digit.
+    /// The key needs a name that an annotation can have: up to 63 letters, digits, `-`, `_` and `.`, the
+    /// first and the last one a letter or digit.
     ///
     /// # Errors
     /// What can go wrong with any request.
@@ -218,8 +219,8 @@ impl LeaseClient {
         }
     }
 
-    /// Changes annotations of an object as `decide` says, bound to the version that it decided on. Answers whether
-    /// anything was changed.
+    /// Changes annotations of an object as `decide` says, bound to the version that it decided on. Answers
+    /// whether anything was changed.
     async fn annotate(
         &self,
         target: &Target,

@@ -1,7 +1,7 @@
 //! How long a holder may believe in its lease: pure arithmetic on one answer of the API server.
 //!
-//! The server counts from the moment at which it accepted a renewal, and the holder from the one before it sent it, so the
-//! holder's count always ends first, whatever the network and both clocks do.
+//! The server counts from the moment at which it accepted a renewal, and the holder from the one before it
+//! sent it, so the holder's count always ends first, whatever the network and both clocks do.
 
 use std::time::Duration;
 
@@ -25,13 +25,14 @@ pub(super) struct Belief {
     /// Whether `spec.maxLifetimeSeconds` is what ends it then, so that no renewal will help.
     pub(super) capped: bool,
     asked: i64,
-    /// `spec.ttlSeconds` was changed, and the primary hasn't answered it as long as it has seen only generations before
-    /// this one.
+    /// `spec.ttlSeconds` was changed, and the primary hasn't answered it as long as it has seen only
+    /// generations before this one.
     unanswered_before: Option<i64>,
 }
 
 impl Belief {
-    /// What the answer to a grant or to a first renewal lets its sender believe. `None`: the lease isn't granted.
+    /// What the answer to a grant or to a first renewal lets its sender believe. `None`: the lease isn't
+    /// granted.
     pub(super) fn new(answer: &Answer<Lease>) -> Option<Self> {
         let asked = answer.object.spec.ttl_seconds;
         let unfounded = Self {
@@ -60,8 +61,8 @@ impl Belief {
         Some(self)
     }
 
-    /// The TTL that counts: the one granted, unless another was asked for since and the primary may not have seen that
-    /// yet; then the shorter of both.
+    /// The TTL that counts: the one granted, unless another was asked for since and the primary may not have
+    /// seen that yet; then the shorter of both.
     fn granted_ttl(&mut self, lease: &Lease) -> Option<Duration> {
         let status = lease.status.as_ref()?;
         let (asked, granted) = (lease.spec.ttl_seconds, status.granted_ttl_seconds?);
@@ -78,7 +79,8 @@ impl Belief {
     }
 }
 
-/// How long after the request was sent the lease reaches its longest lifetime, at the earliest. `None`: it has none.
+/// How long after the request was sent the lease reaches its longest lifetime, at the earliest. `None`: it
+/// has none.
 fn lifetime_left(answer: &Answer<Lease>) -> Option<Duration> {
     let lifetime = seconds(answer.object.spec.max_lifetime_seconds?);
     let granted = answer.object.status.as_ref()?.grant_time.as_ref()?.0;

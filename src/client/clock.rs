@@ -1,8 +1,9 @@
 //! Moments on a clock that goes on while the machine sleeps.
 //!
-//! A laptop that is closed for an hour comes back with a lease that ended long ago, and with a monotonic clock that
-//! hasn't moved. So a [`Moment`] is read from two clocks, the one that tokio's timers run by and the one that counts
-//! sleep too, and whichever has gone further counts. No wall clock is among them: that one can be set.
+//! A laptop that is closed for an hour comes back with a lease that ended long ago, and with a monotonic
+//! clock that hasn't moved. So a [`Moment`] is read from two clocks, the one that tokio's timers run by and
+//! the one that counts sleep too, and whichever has gone further counts. No wall clock is among them: that
+//! one can be set.
 
 use std::time::Duration;
 
@@ -87,7 +88,8 @@ fn sleepless() -> Duration {
     duration(rustix::time::clock_gettime(rustix::time::ClockId::Boottime))
 }
 
-/// A clock that counts the time that the machine sleeps; on Apple's systems this one does, and the one of timers doesn't.
+/// A clock that counts the time that the machine sleeps; on Apple's systems this one does, and the one of
+/// timers doesn't.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn sleepless() -> Duration {
     duration(rustix::time::clock_gettime(rustix::time::ClockId::Monotonic))

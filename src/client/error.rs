@@ -23,13 +23,14 @@ pub enum Error {
     Ended,
     /// A lease of this name exists, but not the one that was meant: that one is gone.
     #[error(
-        "the lease is gone, and another of this name has been made since: grant one of another name, or adopt that one"
+        "the lease is gone, and another of this name has been made since: grant one of another name, or renew \
+         that one by its name"
     )]
     Replaced,
     /// Nobody has granted the lease yet.
     #[error(
-        "lease {lease:?} was made, but not granted within {waited:?}: is the operator running, and does it serve this \
-         namespace? `kubectl lease status` tells"
+        "lease {lease:?} was made, but not granted within {waited:.1?}: is the operator running, and does it \
+         serve this namespace? `kubectl lease status` tells"
     )]
     NotGranted {
         /// Its name.
@@ -64,7 +65,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether trying again, later or at once, may help. What isn't temporary stays as it is until somebody acts.
+    /// Whether trying again, later or at once, may help. What isn't temporary stays as it is until somebody
+    /// acts.
     pub fn is_temporary(&self) -> bool {
         matches!(self, Self::Conflict(_) | Self::Throttled(_) | Self::Failing(_) | Self::NoAnswer(_))
     }
@@ -76,10 +78,10 @@ impl Error {
             return Some("ask an administrator for this right in the namespace".to_owned());
         }
         let reads = ["get", "list", "watch"].iter().any(|verb| message.contains(&format!("cannot {verb} ")));
-        let role = if reads { "lessor-view" } else { "lessor-edit" };
+        let role = if reads { "view" } else { "edit" };
         Some(format!(
-            "the role {role} has this right: kubectl create rolebinding NAME --clusterrole={role} --user=USER \
-             --namespace=NAMESPACE"
+            "the role {role} has this right, through lessor-{role}: kubectl create rolebinding NAME \
+             --clusterrole={role} --user=USER --namespace=NAMESPACE"
         ))
     }
 

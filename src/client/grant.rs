@@ -91,9 +91,10 @@ impl LeaseClient {
     ///
     /// # Errors
     ///
-    /// [`Error::Exists`] if there is one of this name, even one that has ended and isn't released yet: it may be
-    /// [waited](LeaseClient::wait_gone) for. [`Error::NotGranted`] if nobody grants it in time; the object is there, and
-    /// may be granted and expire later. After [`Error::NoAnswer`] nobody knows whether it was made.
+    /// [`Error::Exists`] if there is one of this name, even one that has ended and isn't released yet: it may
+    /// be [waited](LeaseClient::wait_gone) for. [`Error::NotGranted`] if nobody grants it in time; the object
+    /// is there, and may be granted and expire later. After [`Error::NoAnswer`] nobody knows whether it was
+    /// made.
     pub async fn grant(&self, grant: &Grant) -> Result<HeldLease, Error> {
         let mut answer = self.create(&grant.lease()).await?;
         let uid = answer.object.metadata.uid.clone();
@@ -110,7 +111,8 @@ impl LeaseClient {
             Err(_) => return Err(Error::NotGranted { lease: grant.name.clone(), waited: grant.wait }),
         };
         let mut held = HeldLease::new(self.clone(), answer)?;
-        // Time counts from before the lease was made; a grant that took long has left little of it, or nothing.
+        // Time counts from before the lease was made; a grant that took long has left little of it, or
+        // nothing.
         if held.deadline().remaining() < held.ttl() * 2 / 3 {
             held.renew().await?;
         }

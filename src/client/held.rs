@@ -36,8 +36,8 @@ impl HeldLease {
     /// Renews it once.
     ///
     /// # Errors
-    /// [`Error::Ended`], [`Error::NotFound`] and [`Error::Replaced`] if it's over. After any other error it lives on as
-    /// long as [`HeldLease::deadline`] says, and trying again may help.
+    /// [`Error::Ended`], [`Error::NotFound`] and [`Error::Replaced`] if it's over. After any other error it
+    /// lives on as long as [`HeldLease::deadline`] says, and trying again may help.
     pub async fn renew(&mut self) -> Result<(), Error> {
         let timeout = self.client.timeout;
         self.renew_within(timeout).await
@@ -109,8 +109,8 @@ impl HeldLease {
         self.belief.capped
     }
 
-    /// Greater than that of every earlier lease of this name: systems that the lease guards refuse a smaller one than
-    /// they have seen.
+    /// Greater than that of every earlier lease of this name: systems that the lease guards refuse a smaller
+    /// one than they have seen.
     pub fn fencing_token(&self) -> i64 {
         self.lease.status.as_ref().and_then(|status| status.fencing_token).unwrap_or_default()
     }
@@ -119,8 +119,8 @@ impl HeldLease {
 /// The patch that renews a lease: the one with this uid, where it's known.
 pub(super) fn renewal(previous: Option<&str>, uid: Option<&str>) -> Value {
     let mut patch = json!({"spec": {"renewTime": time::renewal(Timestamp::now(), previous)}});
-    // The server refuses a patch with another uid than the object's, so that no request that comes late renews a lease
-    // that somebody else has made under this name.
+    // The server refuses a patch with another uid than the object's, so that no request that comes late
+    // renews a lease that somebody else has made under this name.
     if let Some(uid) = uid {
         patch["metadata"] = json!({"uid": uid});
     }

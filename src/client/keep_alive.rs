@@ -25,11 +25,12 @@ const LONGEST_MARGIN: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pace {
-    /// How long before the deadline a lease that can't be renewed counts as lost. Default: a tenth of the TTL, and no more than a
-    /// second. What the holder needs to stop whatever the lease stands for should fit in.
+    /// How long before the deadline a lease that can't be renewed counts as lost. Default: a tenth of the
+    /// TTL, and no more than a second. What the holder needs to stop whatever the lease stands for should fit
+    /// in.
     pub margin: Option<Duration>,
-    /// Whether the lease is watched, so that a revoke is noticed at once and not by the next renewal. Costs one open
-    /// watch. Default: yes.
+    /// Whether the lease is watched, so that a revoke is noticed at once and not by the next renewal. Costs
+    /// one open watch. Default: yes.
     pub watch: bool,
 }
 
@@ -52,7 +53,7 @@ impl Pace {
         Self { watch: false, ..self }
     }
 
-    fn margin(&self, ttl: Duration) -> Duration {
+    fn margin_of(&self, ttl: Duration) -> Duration {
         self.margin.unwrap_or_else(|| LONGEST_MARGIN.min(ttl / 10))
     }
 }
@@ -98,8 +99,8 @@ pub enum Lost {
     /// It has reached its longest lifetime.
     #[error("the lease has reached its longest lifetime: grant a new one")]
     Outlived,
-    /// It couldn't be renewed in time. On the server it may live on for a moment, or for long if the server is what
-    /// failed; but that can't be relied on.
+    /// It couldn't be renewed in time. On the server it may live on for a moment, or for long if the server
+    /// is what failed; but that can't be relied on.
     #[error("the lease could not be renewed in time: {0}")]
     NotRenewed(Error),
 }
@@ -118,15 +119,17 @@ impl Lost {
 
 /// A lease that is kept alive by a task in the background, until it's lost or this is dropped.
 ///
-/// Dropping it only ends the renewals. The lease itself lives on until its time is over: [`KeepAlive::stop`] gives it
-/// back, to be revoked.
+/// Dropping it only ends the renewals. The lease itself lives on until its time is over: [`KeepAlive::stop`]
+/// gives it back, to be revoked.
 ///
 /// # Guarantees
 ///
-/// - It renews at a third of the TTL, with jitter, and after a failure again and again as long as the lease lives.
-/// - [`KeepAlive::is_alive`] is never true when the server may have ended the lease by time. It looks at the clock
-///   itself, so it holds even where the program was stopped, or the machine slept.
-/// - [`KeepAlive::lost`] is done before the deadline if the lease couldn't be renewed, and at once if it was revoked.
+/// - It renews at a third of the TTL, with jitter, and after a failure again and again as long as the lease
+///   lives.
+/// - [`KeepAlive::is_alive`] is never true when the server may have ended the lease by time. It looks at the
+///   clock itself, so it holds even where the program was stopped, or the machine slept.
+/// - [`KeepAlive::lost`] is done before the deadline if the lease couldn't be renewed, and at once if it was
+///   revoked.
 ///
 /// # Caveats
 ///
@@ -171,8 +174,8 @@ impl KeepAlive {
         }
     }
 
-    /// The next thing that happens; `None` after the lease is lost. Of several things in a short time only the last
-    /// is told. The first is the lease as it was when this began. Safe to cancel.
+    /// The next thing that happens; `None` after the lease is lost. Of several things in a short time only
+    /// the last is told. The first is the lease as it was when this began. Safe to cancel.
     pub async fn next(&mut self) -> Option<Beat> {
         self.state.changed().await.ok()?;
         Some(self.state.borrow_and_update().beat.clone())
@@ -190,8 +193,8 @@ impl KeepAlive {
         }
     }
 
-    /// Whether the lease lives, for certain. Ask it right before whatever must not be done without the lease, and let
-    /// the system that it's done to compare the fencing token all the same.
+    /// Whether the lease lives, for certain. Ask it right before whatever must not be done without the lease,
+    /// and let the system that it's done to compare the fencing token all the same.
     pub fn is_alive(&self) -> bool {
         let state = self.state.borrow();
         !matches!(state.beat, Beat::Lost(_)) && !lost_at(&state.held, self.pace).is_past()
@@ -216,7 +219,7 @@ impl Drop for KeepAlive {
 
 /// When a lease counts as lost if it isn't renewed.
 fn lost_at(held: &HeldLease, pace: Pace) -> Moment {
-    held.deadline().before(pace.margin(held.ttl()))
+    held.deadline().before(pace.margin_of(held.ttl()))
 }
 
 /// The task that keeps a lease alive.
@@ -267,7 +270,8 @@ impl Keeper {
         }
     }
 
-    /// Does `work` unless the lease is lost meanwhile. `None`: the lease was changed, and the work may be left for that.
+    /// Does `work` unless the lease is lost meanwhile. `None`: the lease was changed, and the work may be
+    /// left for that.
     async fn attend<T>(
         &mut self,
         signs: &mut Pin<&mut impl Stream<Item = Option<Lease>>>,
@@ -340,7 +344,8 @@ impl Keeper {
         lost_at(&self.held, self.pace)
     }
 
-    /// A third of the TTL after the last renewal, more or less: holders that began together shall not go on together.
+    /// A third of the TTL after the last renewal, more or less: holders that began together shall not go on
+    /// together.
     fn next_renewal(&self) -> Moment {
         self.held.renewed_at().after((self.held.ttl() / 3).mul_f64(0.9 + 0.2 * fastrand::f64()))
     }

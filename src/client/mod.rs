@@ -21,10 +21,11 @@
 //!
 //! # Guarantees
 //!
-//! A [`HeldLease`] and its [`KeepAlive`] never believe longer in the lease than the server keeps it: they count from the
-//! moment before a request was sent, by a monotonic clock that counts the time that the machine sleeps, and at most the
-//! TTL that was granted. No wall clock matters, with one exception: `maxLifetimeSeconds` runs by the API server's clock.
-//! A revoke is the exception: it's somebody's decision, and no deadline announces it.
+//! A [`HeldLease`] and its [`KeepAlive`] never believe longer in the lease than the server keeps it: they
+//! count from the moment before a request was sent, by a monotonic clock that counts the time that the
+//! machine sleeps, and at most the TTL that was granted. No wall clock matters, with one exception:
+//! `maxLifetimeSeconds` runs by the API server's clock. A revoke is the exception: it's somebody's decision,
+//! and no deadline announces it.
 
 mod annotate;
 mod attach;
@@ -102,7 +103,8 @@ impl LeaseClient {
     /// Renews a lease by its name, whoever granted it. What comes back can be kept alive.
     ///
     /// # Errors
-    /// [`Error::Ended`], [`Error::NotFound`] and [`Error::NotGranted`], and what can go wrong with any request.
+    /// [`Error::Ended`], [`Error::NotFound`] and [`Error::NotGranted`], and what can go wrong with any
+    /// request.
     pub async fn renew(&self, name: &str) -> Result<HeldLease, Error> {
         let answer = self.patch_lease(name, held::renewal(None, None), self.timeout).await?;
         HeldLease::new(self.clone(), answer)
@@ -110,8 +112,8 @@ impl LeaseClient {
 
     /// Revokes a lease: ends it now, whoever holds it. What is attached to it goes, and the lease last.
     ///
-    /// The answer comes as soon as the server has taken note; [`LeaseClient::wait_gone`] waits for the rest. With `uid`,
-    /// only that very lease is revoked, and none that has been made under the same name since.
+    /// The answer comes as soon as the server has taken note; [`LeaseClient::wait_gone`] waits for the rest.
+    /// With `uid`, only that very lease is revoked, and none that has been made under the same name since.
     ///
     /// # Errors
     /// [`Error::NotFound`], and what can go wrong with any request.
@@ -123,7 +125,8 @@ impl LeaseClient {
         self.exchange::<Value>(request, self.timeout).await.map(drop)
     }
 
-    /// Waits until a lease is gone, and all that was attached to it: it goes last. For ever, if its release is hindered.
+    /// Waits until a lease is gone, and all that was attached to it: it goes last. For ever, if its release
+    /// is hindered.
     ///
     /// # Errors
     /// What can go wrong with any request, unless waiting may help.

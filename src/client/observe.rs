@@ -13,12 +13,14 @@ const READ_EVERY: Duration = Duration::from_secs(1);
 
 /// How the lease `name` changes from now on; `None` while there is none of this name.
 ///
-/// The first item is how it is now. After a failure it goes on, with growing pauses; without the right to watch it ends.
+/// The first item is how it is now. After a failure it goes on, with growing pauses; without the right to
+/// watch it ends.
 pub(super) fn changes(
     leases: &LeaseClient,
     name: &str,
 ) -> impl Stream<Item = Result<Option<Lease>, Error>> + Send + use<> {
-    // An empty or absurd name would select everything or nothing; the requests beside the watch say so to whoever asked.
+    // An empty or absurd name would select everything or nothing; the requests beside the watch say so to
+    // whoever asked.
     let mut forbidden = false;
     watcher::watch_object(leases.api(), name)
         .backoff(watcher::DefaultBackoff::default())

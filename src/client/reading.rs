@@ -104,11 +104,11 @@ impl Reading {
         self.lease.status.as_ref()?.granted_ttl_seconds.map(seconds)
     }
 
-    /// How long the lease lives without a further renewal, as far as the server shows it: the real end may be later. `None`
-    /// unless it's active.
+    /// How long the lease lives without a further renewal, as far as the server shows it: the real end may be
+    /// later. `None` unless it's active.
     ///
-    /// A renewal costs the operator no write, so the status may be older than the last one. The server's own record of who
-    /// wrote `renewTime` when, by the second, makes up for it.
+    /// A renewal costs the operator no write, so the status may be older than the last one. The server's own
+    /// record of who wrote `renewTime` when, by the second, makes up for it.
     pub fn remaining(&self) -> Option<Duration> {
         let status = self.lease.status.as_ref()?;
         let ttl = self.granted_ttl()?;
@@ -149,7 +149,8 @@ impl Reading {
     }
 }
 
-/// The server's clock when it answered: in the middle of the second that `Date` names. Without it, this machine's.
+/// The server's clock when it answered: in the middle of the second that `Date` names. Without it, this
+/// machine's.
 fn server_time<T>(answer: &Answer<T>) -> Timestamp {
     let half = SignedDuration::from_millis(500);
     answer.date.and_then(|date| date.checked_add(half).ok()).unwrap_or_else(Timestamp::now)
@@ -165,7 +166,8 @@ impl LeaseClient {
         Ok(Reading::new(&answer, answer.object.clone()))
     }
 
-    /// Lists leases of the namespace, or of all namespaces, whose labels match `selector`; all where it's empty.
+    /// Lists leases of the namespace, or of all namespaces, whose labels match `selector`; all where it's
+    /// empty.
     ///
     /// # Errors
     /// What can go wrong with any request.

@@ -4,26 +4,30 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::LeaseTime;
 
-/// The clock of lease time, as a pure state machine: it's told what was sent, answered and heard, and when, and maps monotonic
-/// time (any clock's, as a duration since its start) to [`LeaseTime`].
+/// The clock of lease time, as a pure state machine: it's told what was sent, answered and heard, and when,
+/// and maps monotonic time (any clock's, as a duration since its start) to [`LeaseTime`].
 ///
-/// Holders of leases can't renew while the server doesn't answer, so no lease may run out meanwhile. The server counts as
-/// unreachable from the last *sign of life* (an answer, an event or bookmark of a watch, the clean end of a watch) to the next answer, if in between
+/// Holders of leases can't renew while the server doesn't answer, so no lease may run out meanwhile. The
+/// server counts as unreachable from the last *sign of life* (an answer, an event or bookmark of a watch, the
+/// clean end of a watch) to the next answer, if in between
 /// - a request failed or a watch broke: the clock is *suspect*, and nothing but a good answer clears it; or
-/// - a request has been out for longer than the patience (a second), and no request sent later has been answered: a hung
-///   server breaks no connection. A single request that hangs among others that are answered proves nothing.
+/// - a request has been out for longer than the patience (a second), and no request sent later has been
+///   answered: a hung server breaks no connection. A single request that hangs among others that are answered
+///   proves nothing.
 ///
-/// While one of these holds, the clock reads the time of the last sign of life, and what a watch brings is no sign of life: a server
-/// whose storage hangs still sends bookmarks. On the next good answer, the time since the last sign of life is *held*: lease time
-/// goes on from where it stood.
+/// While one of these holds, the clock reads the time of the last sign of life, and what a watch brings is no
+/// sign of life: a server whose storage hangs still sends bookmarks. On the next good answer, the time since
+/// the last sign of life is *held*: lease time goes on from where it stood.
 ///
 /// # Guarantees
-/// Lease time never runs faster than monotonic time, and lags behind it by the outages, each counted from the last sign of
-/// life before it was noticed. Of an outage that shows as silence, at most the patience is not held.
+/// Lease time never runs faster than monotonic time, and lags behind it by the outages, each counted from the
+/// last sign of life before it was noticed. Of an outage that shows as silence, at most the patience is not
+/// held.
 ///
 /// # Caveats
-/// It may step back when an outage is noticed, to the last sign of life. While it [stands still](Self::stands_still), somebody must ask the
-/// server something, or it stands still for ever: at rest nobody would.
+/// It may step back when an outage is noticed, to the last sign of life. While it [stands
+/// still](Self::stands_still), somebody must ask the server something, or it stands still for ever: at rest
+/// nobody would.
 #[derive(Clone, Debug)]
 pub struct LeaseClock {
     patience: Duration,
@@ -60,7 +64,8 @@ impl LeaseClock {
         self.suspect || self.out.values().any(|sent| self.is_slow(*sent, mono))
     }
 
-    /// The monotonic time at which the clock will read `time` if nothing happens; `None` while it stands still.
+    /// The monotonic time at which the clock will read `time` if nothing happens; `None` while it stands
+    /// still.
     pub fn when(&self, time: LeaseTime, mono: Duration) -> Option<Duration> {
         (!self.stands_still(mono)).then(|| time.since_start().saturating_add(self.held))
     }
@@ -75,13 +80,15 @@ impl LeaseClock {
         self.held
     }
 
-    /// A request goes out. Its id is the caller's choice, and free again once the request is answered, failed or withdrawn.
+    /// A request goes out. Its id is the caller's choice, and free again once the request is answered, failed
+    /// or withdrawn.
     pub fn sent(&mut self, request: u64, mono: Duration) {
         self.withdrawn(request, mono);
         self.out.insert(request, mono);
     }
 
-    /// A request was answered, and well: whatever the answer says, the server was able to give it (so are 404, 409 or 422).
+    /// A request was answered, and well: whatever the answer says, the server was able to give it (so are
+    /// 404, 409 or 422).
     pub fn answered(&mut self, request: u64, mono: Duration) {
         if self.stands_still(mono) {
             self.held += mono.saturating_sub(self.last_life);
@@ -93,7 +100,8 @@ impl LeaseClock {
         }
     }
 
-    /// A request got no answer, or one that says that the server can't answer: an error of the connection, a timeout, 5xx, 429.
+    /// A request got no answer, or one that says that the server can't answer: an error of the connection, a
+    /// timeout, 5xx, 429.
     pub fn failed(&mut self, request: u64) {
         self.out.remove(&request);
         self.suspect = true;
@@ -334,7 +342,8 @@ mod tests {
             clock.answered(request, at(mono));
             let lag = mono - reads(&clock, mono);
             let outages = phases.len() as u64;
-            // From the last sign of life before each outage to the first answer after it: up to 60 ms more on either side.
+            // From the last sign of life before each outage to the first answer after it: up to 60 ms more on
+            // either side.
             prop_assert!(lag >= down && lag <= down + 120 * outages, "{lag} ms for {down} ms of outages");
         }
     }

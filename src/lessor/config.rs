@@ -13,14 +13,15 @@ pub struct Config {
     pub max_ttl: Ttl,
     /// What becomes of a TTL above `max_ttl`.
     pub above_max: AboveMax,
-    /// Whether followers take renewals. The default is yes, so that they hold the same deadlines as the primary;
-    /// the original answers [`Error::NotPrimary`](super::Error::NotPrimary).
+    /// Whether followers take renewals. The default is yes, so that they hold the same deadlines as the
+    /// primary; the original answers [`Error::NotPrimary`](super::Error::NotPrimary).
     pub followers_renew: bool,
     /// How many leases may end per second. Default: no limit.
     pub expiry_rate: Option<Rate>,
     /// When an end that failed is offered again.
     pub retry: Backoff,
-    /// An end that nobody answered for this long counts as failed. By default it never does: the caller answers each.
+    /// An end that nobody answered for this long counts as failed. By default it never does: the caller
+    /// answers each.
     pub answer_within: Option<Duration>,
     /// Longer TTLs under heavy renewal load. Default: none.
     pub stretch: Option<Stretch>,

@@ -2,7 +2,8 @@
 
 use std::{collections::HashSet, convert::Infallible, hash::Hash};
 
-/// Deletes items. A deletion may be asked for again, after a failure elsewhere: an item that is gone already is deleted.
+/// Deletes items. A deletion may be asked for again, after a failure elsewhere: an item that is gone already
+/// is deleted.
 pub trait ItemDeleter<K>: Send {
     /// Why it couldn't.
     type Error: std::error::Error + Send + Sync + 'static;

@@ -8,11 +8,13 @@ use super::{Error, LeaseTime, Ttl, leases::Lessor};
 const MOVES: usize = 8192;
 
 impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
-    /// Begins the ends of at most `limit` leases whose deadlines have passed, in the order of their deadlines. Nothing on a follower. O(1) for each.
+    /// Begins the ends of at most `limit` leases whose deadlines have passed, in the order of their
+    /// deadlines. Nothing on a follower. O(1) for each.
     ///
-    /// From now on these leases are ending: they can't be renewed, nothing can be attached to them. The caller tries to commit each end, and answers with
-    /// [`ended`](Self::ended), [`reinstate`](Self::reinstate) or [`failed`](Self::failed).
-    /// Fewer than `limit` doesn't mean that no more are due: [`next_wakeup`](Self::next_wakeup) tells when to poll again.
+    /// From now on these leases are ending: they can't be renewed, nothing can be attached to them. The
+    /// caller tries to commit each end, and answers with [`ended`](Self::ended),
+    /// [`reinstate`](Self::reinstate) or [`failed`](Self::failed). Fewer than `limit` doesn't mean that no
+    /// more are due: [`next_wakeup`](Self::next_wakeup) tells when to poll again.
     pub fn poll(&mut self, now: LeaseTime, limit: usize) -> Vec<I> {
         let mut expired = Vec::new();
         if !self.primary {
@@ -41,10 +43,13 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         expired
     }
 
-    /// When to poll next: no lease ends before. `None` on a follower, and when there is nothing to wait for. O(1).
+    /// When to poll next: no lease ends before. `None` on a follower, and when there is nothing to wait for.
+    /// O(1).
     ///
-    /// Never later than the next end, but it may be earlier, by the renewals since and by the levels of the wheel: the poll then finds nothing, and the next
-    /// answer is later. A lease costs at most ten such wake-ups, and all leases together no more than one per 64 ms.
+    /// Never later than the next end, but it may be earlier: a lease's node comes down the levels of the
+    /// wheel step by step, and may belong to one that has been renewed or revoked. The poll then finds
+    /// nothing, and the next answer is later. Such wake-ups are at least 64 ms apart, but for leases that
+    /// were renewed or revoked in their last 64 ms.
     pub fn next_wakeup(&self) -> Option<LeaseTime> {
         if !self.primary {
             return None;
@@ -67,7 +72,8 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         self.wheel.next().and_then(|due| self.outside(due))
     }
 
-    /// The lease whose deadline has passed for longest, and that deadline. Begins nothing: for followers who watch over a primary.
+    /// The lease whose deadline has passed for longest, and that deadline. Begins nothing: for followers who
+    /// watch over a primary.
     pub fn overdue(&mut self, now: LeaseTime) -> Option<(I, LeaseTime)> {
         let now = self.down(now);
         let n = self.first_due(now, &mut { usize::MAX })?;
@@ -75,8 +81,8 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         Some((slot.id, self.outside(slot.due())?))
     }
 
-    /// Begins the end of a lease before its time, as if [`poll`](Self::poll) had offered it: the caller commits the end, and answers.
-    /// True if that began now, false if the end had begun before. O(1).
+    /// Begins the end of a lease before its time, as if [`poll`](Self::poll) had offered it: the caller
+    /// commits the end, and answers. True if that began now, false if the end had begun before. O(1).
     ///
     /// # Errors
     /// [`Error::NotPrimary`], [`Error::LeaseNotFound`].
@@ -94,8 +100,9 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         Ok(true)
     }
 
-    /// The end of a lease failed: it's still ending, and is offered again after a pause, which grows. Answers when;
-    /// `None` if no end of this lease is under way (it has been reinstated or forgotten, or this lessor demoted). O(1).
+    /// The end of a lease failed: it's still ending, and is offered again after a pause, which grows. Answers
+    /// when; `None` if no end of this lease is under way (it has been reinstated or forgotten, or this lessor
+    /// demoted). O(1).
     pub fn failed(&mut self, id: I, now: LeaseTime) -> Option<LeaseTime> {
         let n = self.leases.find(id)?;
         if !self.leases.get(n).has_begun(self.reign) {
@@ -119,7 +126,8 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         self.ending += 1;
     }
 
-    /// Whose turn it is to end by now, and whether that has begun: the end of the earliest deadline, or one that is to be tried again.
+    /// Whose turn it is to end by now, and whether that has begun: the end of the earliest deadline, or one
+    /// that is to be tried again.
     fn next_end(&mut self, now: u64, moves: &mut usize) -> Option<(u32, bool)> {
         let fresh = self.first_due(now, moves).map(|n| (self.leases.get(n).due(), n, false));
         let again = self.ends.first_due(&mut self.leases, now, moves, |_, _, filed| filed);
@@ -152,8 +160,8 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
 }
 
 impl<I: Copy + Eq + Hash, K: Eq + Hash> Lessor<I, K> {
-    /// The end of a lease is committed: it is forgotten, and what was attached to it is the caller's. Works in every role: a follower
-    /// learns of an end after the fact. O(1), and O(1) for each item.
+    /// The end of a lease is committed: it is forgotten, and what was attached to it is the caller's. Works
+    /// in every role: a follower learns of an end after the fact. O(1), and O(1) for each item.
     ///
     /// # Errors
     /// [`Error::LeaseNotFound`].

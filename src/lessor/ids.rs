@@ -9,11 +9,13 @@ pub trait IdSource<I>: Send {
     fn next_id(&mut self) -> I;
 }
 
-/// Ids as the original makes them: 64 bits, positive, never [`NO_LEASE`], from the lessor's own number, the time, and a counter.
+/// Ids as the original makes them: 64 bits, positive, never [`NO_LEASE`], from the lessor's own number, the
+/// time, and a counter.
 ///
-/// From above: the sign, always 0; 15 bits of the lessor's number; 40 bits of milliseconds since some epoch, taken when the generator was made;
-/// 8 bits in which the counter starts. The counter goes over into the time, so up to 256 ids per millisecond of uptime can be made and
-/// still none is given twice after a restart.
+/// From above: the sign, always 0; 15 bits of the lessor's number; 40 bits of milliseconds since some epoch,
+/// taken when the generator was made; 8 bits in which the counter starts. The counter goes over into the
+/// time, so up to 256 ids per millisecond of uptime can be made and still none is given twice after a
+/// restart.
 #[derive(Clone, Debug)]
 pub struct IdGenerator {
     lessor: u64,
@@ -24,8 +26,8 @@ const COUNT_BITS: u32 = 48;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
 impl IdGenerator {
-    /// A generator for the lessor with this number; no two that run at a time may have the same. `millis` is wall time, so that ids of before a restart don't
-    /// come again.
+    /// A generator for the lessor with this number; no two that run at a time may have the same. `millis` is
+    /// wall time, so that ids of before a restart don't come again.
     pub fn new(lessor: u16, millis: u64) -> Self {
         Self { lessor: u64::from(lessor & 0x7fff) << COUNT_BITS, count: (millis << 8) & COUNT_MASK }
     }

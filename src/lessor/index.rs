@@ -1,9 +1,10 @@
 //! A hash index over numbered entries that lie elsewhere.
 //!
-//! An open table with linear probing, of one word per place: an entry's number, and 32 bits of its key's hash. So a look-up
-//! costs one line of memory besides the entry's own, where a table with a separate array of tags costs two; and an entry
-//! is looked at only if it's very likely the right one. An entry's home is told by the highest bits of its hash, so when the table doubles,
-//! its entries stay in order: it's copied from front to back, without looking at any entry.
+//! An open table with linear probing, of one word per place: an entry's number, and 32 bits of its key's
+//! hash. So a look-up costs one line of memory besides the entry's own, where a table with a separate array
+//! of tags costs two; and an entry is looked at only if it's very likely the right one. An entry's home is
+//! told by the highest bits of its hash, so when the table doubles, its entries stay in order: it's copied
+//! from front to back, without looking at any entry.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -173,7 +174,8 @@ mod tests {
 
     use super::*;
 
-    /// A key whose hash is wholly in the test's hand can't be made; so many keys in small tables collide instead.
+    /// A key whose hash is wholly in the test's hand can't be made; so many keys in small tables collide
+    /// instead.
     fn check(steps: Vec<(u16, bool)>) -> Result<(), TestCaseError> {
         let mut index = Index::default();
         let mut model = BTreeMap::new();

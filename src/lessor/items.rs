@@ -34,7 +34,8 @@ impl<I: Copy + Eq + Hash, K: Eq + Hash> Lessor<I, K> {
         Ok(former.map(|former| self.leases.get(former).id))
     }
 
-    /// Detaches an item from a lease; false if it wasn't attached to this one, and then nothing has changed. O(1).
+    /// Detaches an item from a lease; false if it wasn't attached to this one, and then nothing has changed.
+    /// O(1).
     ///
     /// # Errors
     /// [`Error::LeaseNotFound`].

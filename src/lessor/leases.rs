@@ -12,7 +12,8 @@ use super::{
     wheel::{NEVER, Wheel},
 };
 
-/// Where lease time zero lies inside, so that [`Lessor::promote`] can push the clock back: 34 years in milliseconds.
+/// Where lease time zero lies inside, so that [`Lessor::promote`] can push the clock back: 34 years in
+/// milliseconds.
 const ZERO: u64 = 1 << 40;
 
 /// Leases in memory. See the [module](super) for how it works and what it costs.
@@ -110,15 +111,15 @@ impl<I, K> Lessor<I, K> {
         self.primary
     }
 
-    /// Becomes primary: leases that are over are offered from now on. All deadlines and caps, of every lease, move by
-    /// `extend`; with zero they stay where they are. O(1).
+    /// Becomes primary: leases that are over are offered from now on. All deadlines and caps, of every lease,
+    /// move by `extend`; with zero they stay where they are. O(1).
     pub fn promote(&mut self, extend: Duration) {
         self.primary = true;
         self.shift = self.shift.saturating_add(Ttl::from(extend).as_millis()).min(ZERO);
     }
 
-    /// Becomes a follower: nothing is offered, deadlines are kept. Ends under way are no longer ours: their leases count as alive, and
-    /// if nobody else ends them, the next promotion offers them again. O(1).
+    /// Becomes a follower: nothing is offered, deadlines are kept. Ends under way are no longer ours: their
+    /// leases count as alive, and if nobody else ends them, the next promotion offers them again. O(1).
     pub fn demote(&mut self) {
         if self.primary {
             self.primary = false;
@@ -183,7 +184,8 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         Ok(Granted { ttl: granted, deadline: self.outside(deadline) })
     }
 
-    /// Takes a lease over from before a restart: it's renewed under `ttl`, but until then only `remaining` of it is left. O(1).
+    /// Takes a lease over from before a restart: it's renewed under `ttl`, but until then only `remaining` of
+    /// it is left. O(1).
     ///
     /// # Errors
     /// [`Error::LeaseExists`], [`Error::Full`]. A TTL outside today's bounds is brought within them.
@@ -215,10 +217,11 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         Ok(())
     }
 
-    /// Renews a lease: its deadline is a TTL from now, or where it is if that's later. What remains of a suspended one is the full TTL again.
-    /// O(1), one look-up: the queue isn't touched.
+    /// Renews a lease: its deadline is a TTL from now, or where it is if that's later. What remains of a
+    /// suspended one is the full TTL again. O(1), one look-up: the queue isn't touched.
     ///
-    /// A lease whose deadline has passed can be renewed until its end has begun, that is, until [`poll`](Lessor::poll) has offered it.
+    /// A lease whose deadline has passed can be renewed until its end has begun, that is, until
+    /// [`poll`](Lessor::poll) has offered it.
     ///
     /// # Errors
     /// [`Error::LeaseNotFound`], [`Error::LeaseExpired`]; [`Error::NotPrimary`] where followers don't renew.
@@ -260,7 +263,8 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         Ok(self.extend(n, Some(ttl), now))
     }
 
-    /// A renewal won against an end that had begun: the lease lives on, under `ttl`, from now. Also a plain renewal if no end has begun. O(1).
+    /// A renewal won against an end that had begun: the lease lives on, under `ttl`, from now. Also a plain
+    /// renewal if no end has begun. O(1).
     ///
     /// # Errors
     /// [`Error::LeaseNotFound`], [`Error::TtlTooLarge`].
@@ -281,7 +285,8 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         Ok(())
     }
 
-    /// Lets the lease's time stand still, and answers how much of it remains. Nothing changes if it stands still already. O(1).
+    /// Lets the lease's time stand still, and answers how much of it remains. Nothing changes if it stands
+    /// still already. O(1).
     ///
     /// # Errors
     /// [`Error::LeaseNotFound`], [`Error::LeaseExpired`].
@@ -328,12 +333,14 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         Some(self.view(self.leases.get(self.leases.find(id)?)))
     }
 
-    /// When the lease ends unless something happens; `None` if there is none, or if it's suspended and has no cap. O(1).
+    /// When the lease ends unless something happens; `None` if there is none, or if it's suspended and has no
+    /// cap. O(1).
     pub fn deadline(&self, id: I) -> Option<LeaseTime> {
         self.lookup(id)?.deadline
     }
 
-    /// How long the lease lives unless something happens, never negative; of a suspended one, what remained. `None` if there is none. O(1).
+    /// How long the lease lives unless something happens, never negative; of a suspended one, what remained.
+    /// `None` if there is none. O(1).
     pub fn remaining(&self, id: I, now: LeaseTime) -> Option<Duration> {
         let slot = self.leases.get(self.leases.find(id)?);
         let now = self.down(now);
@@ -414,7 +421,8 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         };
         let after = slot.due();
         let begun = slot.has_begun(self.reign);
-        // A node that is filed too early is filed anew when its time comes: nothing to do for a plain renewal.
+        // A node that is filed too early is filed anew when its time comes: nothing to do for a plain
+        // renewal.
         slot.live();
         if begun || after < before {
             if begun {
@@ -458,7 +466,8 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
 impl<I: Copy + Eq + Hash, K: Eq + Hash> Lessor<I, K> {
     /// Revokes a lease, whatever it does, and answers what was attached to it. O(1), and O(1) for each item.
     ///
-    /// The lease is forgotten at once. Where its end takes time and may fail, see [`begin_revoke`](Self::begin_revoke).
+    /// The lease is forgotten at once. Where its end takes time and may fail, see
+    /// [`begin_revoke`](Self::begin_revoke).
     ///
     /// # Errors
     /// [`Error::LeaseNotFound`], also the second time.

@@ -1,4 +1,5 @@
-//! The lessor against a naive model of it: a map that is scanned. Any sequence of operations gives the same answers.
+//! The lessor against a naive model of it: a map that is scanned. Any sequence of operations gives the same
+//! answers.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -328,7 +329,7 @@ fn compare(lessor: &mut Lessor<Id, Item>, model: &Model) -> Result<(), TestCaseE
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
     fn any_sequence_of_operations_gives_the_answers_of_the_model(ops in vec(op(), 1..150)) {
@@ -341,7 +342,8 @@ proptest! {
         }
     }
 
-    /// A sleeper that polls only when told to: every lease ends, once, not early, and at its very millisecond.
+    /// A sleeper that polls only when told to: every lease ends, once, not early, and at its very
+    /// millisecond.
     #[test]
     fn who_sleeps_until_the_next_wakeup_ends_every_lease_in_time(
         leases in vec((0..50_000_000u64, vec(0..20_000_000u64, 0..4)), 1..50),

@@ -11,8 +11,9 @@ use super::{
 
 /// Keys ordered by when they're due: the structure that the lessor keeps its deadlines in, on its own.
 ///
-/// All operations are O(1); a key moves inside at most ten times, usually twice, before it comes out. Times are
-/// whole milliseconds, rounded up, so nothing comes out early, or more than a millisecond late. A clock that steps back does no harm.
+/// All operations are O(1); a key moves inside at most ten times, usually twice, before it comes out. Times
+/// are whole milliseconds, rounded up, so nothing comes out early, or more than a millisecond late. A clock
+/// that steps back does no harm.
 ///
 /// ```
 /// use lessor::lessor::{LeaseTime, queue::DeadlineQueue};
@@ -56,7 +57,8 @@ impl<K> DeadlineQueue<K> {
         self.keys.len() == 0
     }
 
-    /// When to call [`pop_due`](Self::pop_due) next: nothing is due before, but possibly nothing yet at that time either; `None` if nothing waits.
+    /// When to call [`pop_due`](Self::pop_due) next: nothing is due before, but possibly nothing yet at that
+    /// time either; `None` if nothing waits.
     pub fn next(&self) -> Option<LeaseTime> {
         self.wheel.next().map(LeaseTime::from_millis)
     }
@@ -68,8 +70,8 @@ impl<K> DeadlineQueue<K> {
 }
 
 impl<K: Eq + Hash> DeadlineQueue<K> {
-    /// Makes the key due at this time, whether or not it waits already; false if there's no room for it (at about four billion keys).
-    /// [`LeaseTime::NEVER`] takes it out.
+    /// Makes the key due at this time, whether or not it waits already; false if there's no room for it (at
+    /// about four billion keys). [`LeaseTime::NEVER`] takes it out.
     pub fn insert(&mut self, key: K, at: LeaseTime) -> bool {
         if at == LeaseTime::NEVER {
             self.remove(&key);

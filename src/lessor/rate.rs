@@ -8,8 +8,8 @@ const SECOND: u64 = 1_000_000_000;
 
 /// So many per second, and so many at once: a token bucket that is full at the start.
 ///
-/// It keeps one number, the time at which the bucket is full again (the generic cell rate algorithm of ITU-T I.371), and
-/// tolerates a clock that steps back. All operations are O(1).
+/// It keeps one number, the time at which the bucket is full again (the generic cell rate algorithm of ITU-T
+/// I.371), and tolerates a clock that steps back. All operations are O(1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     interval: u64,

@@ -16,8 +16,9 @@ use super::{
 
 /// A [`Lessor`] behind a lock, with what it needs from outside: a [`Timer`], a [`Store`], an [`ItemDeleter`].
 ///
-/// Leases persist before they are granted, and what is attached to them is deleted before they are forgotten. No lock is held while items are
-/// deleted, except the deleter's own. Clones are the same lessor. For a lessor without items, `K` is `()`.
+/// Leases persist before they are granted, and what is attached to them is deleted before they are forgotten.
+/// No lock is held while items are deleted, except the deleter's own. Clones are the same lessor. For a
+/// lessor without items, `K` is `()`.
 pub struct SharedLessor<I, K, S, D> {
     inner: Arc<Inner<I, K, S, D>>,
 }
@@ -125,10 +126,12 @@ where
         Ok((id, self.grant(id, ttl)?))
     }
 
-    /// Renews a lease. Costs the store nothing, unless it holds less than a full TTL of this lease. See [`Lessor::renew`].
+    /// Renews a lease. Costs the store nothing, unless it holds less than a full TTL of this lease. See
+    /// [`Lessor::renew`].
     ///
     /// # Errors
-    /// [`SharedError::Refused`]; [`SharedError::Store`], and then the lease may be renewed, but not for sure across a restart.
+    /// [`SharedError::Refused`]; [`SharedError::Store`], and then the lease may be renewed, but not for sure
+    /// across a restart.
     pub fn renew(&self, id: I) -> Result<Granted, SharedError> {
         self.with(|guarded, now| {
             let granted = guarded.lessor.renew(id, now)?;
@@ -140,10 +143,12 @@ where
         })
     }
 
-    /// Ends a lease now: deletes what is attached to it, then forgets it. Also the way to finish an end that [`expired`](Self::expired) has offered.
+    /// Ends a lease now: deletes what is attached to it, then forgets it. Also the way to finish an end that
+    /// [`expired`](Self::expired) has offered.
     ///
     /// # Errors
-    /// [`SharedError::Refused`] on a follower, or without such a lease; [`SharedError::Delete`] and [`SharedError::Store`]: the end is offered again.
+    /// [`SharedError::Refused`] on a follower, or without such a lease; [`SharedError::Delete`] and
+    /// [`SharedError::Store`]: the end is offered again.
     pub fn revoke(&self, id: I) -> Result<(), SharedError> {
         let items: Vec<K> = self.with(|guarded, now| {
             guarded.lessor.begin_revoke(id, now)?;
@@ -245,8 +250,8 @@ where
         self.inner.guarded.lock().lessor.unanswered().collect()
     }
 
-    /// Saves what remains of each lease, so that a restart doesn't give them all a full TTL again. O(n); call it as often as
-    /// that may be off.
+    /// Saves what remains of each lease, so that a restart doesn't give them all a full TTL again. O(n); call
+    /// it as often as that may be off.
     ///
     /// # Errors
     /// [`SharedError::Store`], at the first lease that can't be saved.
@@ -269,8 +274,9 @@ where
         });
     }
 
-    /// The leases that expire, one by one, in the order of their deadlines. It sleeps until the next deadline; the end of a lease begins
-    /// when the stream is asked for the next one. Finish each with [`revoke`](Self::revoke), or give it back with [`failed`](Self::failed).
+    /// The leases that expire, one by one, in the order of their deadlines. It sleeps until the next
+    /// deadline; the end of a lease begins when the stream is asked for the next one. Finish each with
+    /// [`revoke`](Self::revoke), or give it back with [`failed`](Self::failed).
     pub fn expired(&self) -> impl Stream<Item = I> + use<I, K, S, D> {
         stream::unfold(self.clone(), |this| async move {
             let id = this.next_expired(1).await?.pop()?;
@@ -278,8 +284,9 @@ where
         })
     }
 
-    /// Sends the leases that expire into a bounded channel, at most `batch` at once, until [`stop`](Self::stop) or until nobody receives.
-    /// While the channel is full no end begins: fullness delays, and loses nothing.
+    /// Sends the leases that expire into a bounded channel, at most `batch` at once, until
+    /// [`stop`](Self::stop) or until nobody receives. While the channel is full no end begins: fullness
+    /// delays, and loses nothing.
     pub async fn send_expired(&self, mut channel: mpsc::Sender<Vec<I>>, batch: usize) {
         while poll_fn(|cx| channel.poll_ready(cx)).await.is_ok() {
             let Some(ids) = self.next_expired(batch.max(1)).await else { return };

@@ -1,7 +1,9 @@
-//! Where the leases lie: in slots of one cache line each, so that whatever is done to a lease touches little memory.
+//! Where the leases lie: in slots of one cache line each, so that whatever is done to a lease touches little
+//! memory.
 //!
-//! A slot is also the lease's node in the [wheel](super::wheel). That of a lease that is over stays filed: the next lease that is
-//! granted takes it over, and, since its deadline is hardly ever nearer than that of the one before, the wheel mostly doesn't even notice.
+//! A slot is also the lease's node in the [wheel](super::wheel). That of a lease that is over stays filed:
+//! the next lease that is granted takes it over, and, since its deadline is hardly ever nearer than that of
+//! the one before, the wheel mostly doesn't even notice.
 
 use std::hash::Hash;
 

@@ -4,7 +4,8 @@ use std::{collections::HashMap, convert::Infallible, hash::Hash, time::Duration}
 
 use super::Ttl;
 
-/// What has to outlive the process, of one lease. Lease time starts anew with the process, so this holds durations.
+/// What has to outlive the process, of one lease. Lease time starts anew with the process, so this holds
+/// durations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<I> {
     /// What the lease is known by.

@@ -60,8 +60,8 @@ impl<K: Eq + Hash, V> Table<K, V> {
         self.index.find(key, |at| has_key(&self.entries, at, key))
     }
 
-    /// Looks where a key's entry would be, so that its memory is on its way while the caller does something else. What's
-    /// found holds until the table changes.
+    /// Looks where a key's entry would be, so that its memory is on its way while the caller does something
+    /// else. What's found holds until the table changes.
     pub(super) fn seek(&self, key: &K) -> Sought {
         self.index.seek(key)
     }

@@ -10,8 +10,8 @@ const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// A point on the clock of lease time, in nanoseconds since that clock's start.
 ///
-/// Lease time is monotonic time less the outages ([`LeaseClock`](super::clock::LeaseClock)). Points of two different clocks,
-/// or of one clock before and after a restart, can't be compared. Arithmetic saturates.
+/// Lease time is monotonic time less the outages ([`LeaseClock`](super::clock::LeaseClock)). Points of two
+/// different clocks, or of one clock before and after a restart, can't be compared. Arithmetic saturates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseTime(u64);
 
@@ -88,8 +88,8 @@ impl Ttl {
     /// The longest TTL that the original grants: 9,000,000,000 s.
     pub const MAX: Self = Self(9_000_000_000_000);
 
-    /// A TTL in seconds, as clients ask for it. Negative ones count as zero, and the minimum TTL then makes something of them;
-    /// ones that are too large to count in milliseconds stay too large.
+    /// A TTL in seconds, as clients ask for it. Negative ones count as zero, and the minimum TTL then makes
+    /// something of them; ones that are too large to count in milliseconds stay too large.
     pub const fn from_secs(secs: i64) -> Self {
         if secs <= 0 { Self(0) } else { Self((secs as u64).saturating_mul(1000)) }
     }

@@ -1,18 +1,19 @@
 //! The wheel: numbered nodes ordered by time, every operation O(1).
 //!
-//! A node is filed by the highest six bits in which its time differs from the *cursor*, the time up to which everything
-//! has been taken out: eleven levels of 64 slots cover 64 bits of milliseconds, and there is no horizon. When the cursor
-//! enters a slot of a higher level, the slot's nodes move to lower levels (at most ten times, usually twice); a slot of
-//! the lowest level holds one millisecond, so nodes come out exactly in order, those of one millisecond in the order in
-//! which they were filed. A word of 64 bits per level says which slots hold anything, so empty time costs nothing.
-//! (It's the radix heap of Ahuja, Mehlhorn, Orlin and Tarjan, with the digits of Varghese and Lauck's timing wheel.)
+//! A node is filed by the highest six bits in which its time differs from the *cursor*, the time up to which
+//! everything has been taken out: eleven levels of 64 slots cover 64 bits of milliseconds, and there is no
+//! horizon. When the cursor enters a slot of a higher level, the slot's nodes move to lower levels (at most
+//! ten times, usually twice); a slot of the lowest level holds one millisecond, so nodes come out exactly in
+//! order, those of one millisecond in the order in which they were filed. A word of 64 bits per level says
+//! which slots hold anything, so empty time costs nothing. (It's the radix heap of Ahuja, Mehlhorn, Orlin and
+//! Tarjan, with the digits of Varghese and Lauck's timing wheel.)
 //!
-//! Slots are rings of nodes through a head, so that a node leaves its slot without knowing which it is in, and a
-//! whole slot moves to another ring in O(1). The nodes lie in whatever they belong to ([`Nodes`]).
+//! Slots are rings of nodes through a head, so that a node leaves its slot without knowing which it is in,
+//! and a whole slot moves to another ring in O(1). The nodes lie in whatever they belong to ([`Nodes`]).
 //!
-//! Nodes may be filed too early: whoever takes them out says what their time really is, and those whose time is later
-//! are filed anew, there and then. A renewal therefore doesn't touch the wheel at all, and pays later for at most
-//! one move; while a lease is renewed, its node hardly ever comes down to the lowest level.
+//! Nodes may be filed too early: whoever takes them out says what their time really is, and those whose time
+//! is later are filed anew, there and then. A renewal therefore doesn't touch the wheel at all, and pays
+//! later for at most one move; while a lease is renewed, its node hardly ever comes down to the lowest level.
 
 use std::{collections::BTreeSet, iter};
 
@@ -122,7 +123,8 @@ impl Wheel {
         })
     }
 
-    /// Moves all nodes, those set aside too, to another wheel, which files each when it takes nodes out. O(1): whole rings move.
+    /// Moves all nodes, those set aside too, to another wheel, which files each when it takes nodes out.
+    /// O(1): whole rings move.
     pub(super) fn pour_into(&mut self, nodes: &mut impl Nodes, other: &mut Self) {
         for level in 0..LEVELS {
             while self.occupied[level] != 0 {
@@ -143,7 +145,8 @@ impl Wheel {
 
     /// No node comes out before this time; `None` when none is filed. O(levels).
     ///
-    /// Not later than the earliest node's time, and earlier where that node has not come down to the lowest level yet.
+    /// Not later than the earliest node's time, and earlier where that node has not come down to the lowest
+    /// level yet.
     pub(super) fn next(&self) -> Option<u64> {
         let early = self.early.first().map(|&(at, _)| at);
         if self.first_in(MOVING).is_some() {
@@ -152,7 +155,8 @@ impl Wheel {
         early.or_else(|| self.lowest().map(|(.., start)| start))
     }
 
-    /// When nothing is filed the cursor may go anywhere: here. Keeps what is filed next close to the lowest level.
+    /// When nothing is filed the cursor may go anywhere: here. Keeps what is filed next close to the lowest
+    /// level.
     #[inline]
     pub(super) fn settle(&mut self, now: u64) {
         if self.occupied == [0; LEVELS] && self.early.is_empty() && self.first_in(MOVING).is_none() {
@@ -160,7 +164,8 @@ impl Wheel {
         }
     }
 
-    /// The first node whose time has come by `now`; it stays filed. `None` too when `work` is used up: each move of a node takes one.
+    /// The first node whose time has come by `now`; it stays filed. `None` too when `work` is used up: each
+    /// move of a node takes one.
     ///
     /// `time` tells a node's real time from its number and the time under which it's filed.
     #[inline]

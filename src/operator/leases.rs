@@ -31,7 +31,7 @@ pub struct Entry {
     pub published_deadline: Option<LeaseTime>,
     /// Whether its deadline has come nearer since: a promise that must be corrected at once.
     pub nearer: bool,
-    /// When it was granted, at the latest, if that's later than its status says: the answer to the grant came late.
+    /// When it was granted, if that's later than its status says: the request was long on its way.
     pub granted_by: Option<i64>,
     /// When its status was last seen to be written.
     pub written_at: Option<Duration>,
@@ -139,7 +139,7 @@ impl Leases {
             if new.status.is_granted() {
                 // Just granted: its time runs from now on, a little after the grant.
                 grant(&mut self.lessor, new, now, settings);
-                entry.granted_by = granted_by(new, now);
+                entry.granted_by = granted_by(new, recorded);
             }
             return change;
         }
@@ -450,11 +450,13 @@ fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from).max(SignedDuration::ZERO)).unwrap_or(Duration::ZERO)
 }
 
-/// The time of a grant that was seen late, to be put in place of the one that was written when it was asked for: after a
-/// restart of all replicas the TTL counts from there.
-fn granted_by(record: &Record, now: &Now) -> Option<i64> {
-    let (grant, server) = (record.status.grant?, now.server?);
-    (elapsed(from_millis(grant.time), server) > RESOLUTION + RESOLUTION).then(|| millis(server))
+/// The time of a grant that was long on its way, to be put in place of the one that was written when it was asked for: after
+/// a restart of all replicas the TTL counts from there.
+///
+/// It is the API server's own record that counts, not when this replica saw the grant: its watch may be late too.
+fn granted_by(record: &Record, recorded: Recorded) -> Option<i64> {
+    let (grant, accepted) = (record.status.grant?, recorded.published?);
+    (elapsed(from_millis(grant.time), accepted) > RESOLUTION + RESOLUTION).then(|| millis(accepted))
 }
 
 /// The deadline that a published `expiryTime` stands for, as far as this machine's clock agrees with the writer's. It

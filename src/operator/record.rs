@@ -248,7 +248,7 @@ mod tests {
             entry("labels", "2026-01-31T12:00:40Z", None, json!({"f:metadata": {"f:labels": {}}})),
             entry("lessor", "2026-01-31T12:00:50Z", Some("status"), json!({"f:status": {}})),
         ]);
-        let recorded = Recorded::read(&lease(value));
+        let recorded = Recorded::read(&lease(value.clone()));
         assert_eq!(recorded.renewed, Some("2026-01-31T12:00:20Z".parse().expect("a time")));
         assert_eq!(recorded.published, Some("2026-01-31T12:00:50Z".parse().expect("a time")));
         assert_eq!(Recorded::read(&lease(sample())), Recorded::default());

@@ -41,7 +41,7 @@ pub struct Situation<'a> {
     pub published_deadline: Option<LeaseTime>,
     /// Whether the deadline has come nearer since.
     pub nearer: bool,
-    /// When the lease was granted at the latest, if its status names an earlier time.
+    /// When the lease was granted, if its status names an earlier time.
     pub granted_by: Option<i64>,
     /// When its status was last written.
     pub written_at: Option<Duration>,

@@ -172,11 +172,19 @@ fn metrics_in(text: &str) -> BTreeSet<&str> {
 
 #[tokio::test]
 async fn the_dashboard_and_the_alerts_ask_only_for_metrics_that_there_are() {
-    use lessor::operator::{deed::Deed, figures::Figures, metrics::Metrics, request::Answer};
+    use lessor::operator::{
+        deed::Deed,
+        figures::Figures,
+        metrics::Metrics,
+        request::Answer,
+        watches::{Observation, Seen},
+    };
     let shown = Metrics::new();
     shown.count(Deed::Hindered("Immutable"));
     shown.request("write-status", &Answer::Deleted, std::time::Duration::ZERO);
-    let shown = shown.text(&Figures::default()).expect("text");
+    shown.observe(&Observation::Lessor(Seen::All(Default::default())));
+    let figures = Figures { leases: vec![(None, 1)], ..Figures::default() };
+    let shown = shown.text(&figures).expect("text");
     let families: BTreeSet<&str> =
         shown.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let dashboard = fs::read_to_string(format!("{CHART}/files/dashboard.json")).expect("a dashboard");

@@ -58,15 +58,14 @@ async fn no_right_is_missing_and_none_is_too_many() {
     let operator = release.primary().await;
     let given = rights(&documents(&success(release.helm("template", &[crate::release::CHART]).await)));
 
-    // A warning twice: the second time its Event is patched.
-    release.map("wrong", json!({"lessor.dev/lease": "Not A Name"}), &["a"]).await;
+    // It warns a second after each renewal: from the second time on its Event is patched.
+    release.granted("warned", json!({"ttlSeconds": 600, "warnBeforeSeconds": 599})).await;
     let start = tokio::time::Instant::now();
     let mut round = 0;
     let used = loop {
         let name = format!("round-{round}");
         round += 1;
-        let twice = json!({"metadata": {"annotations": {"round": name}}});
-        change(&release.maps(), "wrong", twice).await;
+        release.renew("warned").await;
         // Changed at the very moment that it ends, a lease or object has to be read again.
         release.map(&name, json!({"lessor.dev/lease": name}), &["a"]).await;
         release.map(&format!("{name}-keys"), json!({"key.lessor.dev/a": name}), &["a", "b"]).await;

@@ -1,4 +1,5 @@
-//! The clients in other languages: what docs/clients.md shows, run against a real server. Each registers a service by a key of a ConfigMap.
+//! The clients in other languages: what docs/clients.md shows, run against a real server. Each registers a
+//! service by a key of a ConfigMap.
 
 use std::{
     fs,

@@ -1,4 +1,5 @@
-//! Clients against a real API server and the real operator: the library, `kubectl lease`, and the documents about them.
+//! Clients against a real API server and the real operator: the library, `kubectl lease`, and the documents
+//! about them.
 #![allow(clippy::print_stdout, clippy::expect_used, clippy::unwrap_used, clippy::print_stderr)]
 
 mod attachments;

@@ -79,7 +79,9 @@ async fn a_lease_lives_through_every_command() {
     );
 
     let ttl = lease(&world, &["ttl", "every", "--attachments"]).await;
-    assert!(ttl.out.contains("granted for 1h, 59m") && ttl.out.contains("held by jane@"), "{}", ttl.out);
+    // A second has passed, or not yet.
+    let left = ["granted for 1h, 59m59s left, held by jane@", "granted for 1h, 1h left, held by jane@"];
+    assert!(left.iter().any(|left| ttl.out.contains(left)), "{}", ttl.out);
     assert!(ttl.out.contains("configmap/shared (stays, without these keys)\n    └── a\n"), "{}", ttl.out);
     let json = lease(&world, &["ttl", "every", "--attachments", "-o", "json"]).await.out;
     let json: Value = serde_json::from_str(&json).expect("JSON");
@@ -197,9 +199,13 @@ async fn the_standard_roles_view_and_edit_include_leases() {
         let ran = lease(&viewer, allowed).await;
         assert_eq!(ran.code, Some(0), "{ran:?}");
     }
-    for refused in
-        [&["renew", "mine"][..], &["revoke", "mine"], &["grant", "other", "--ttl", "1h"], &["list", "-A"]]
-    {
+    for refused in [
+        &["renew", "mine"][..],
+        &["revoke", "mine"],
+        &["grant", "other", "--ttl", "1h"],
+        &["list", "-A"],
+        &["status", "-A"],
+    ] {
         let ran = lease(&viewer, refused).await;
         assert_eq!(ran.code, Some(5), "{ran:?}");
     }
@@ -430,7 +436,9 @@ async fn a_release_that_is_hindered_is_told_while_it_is_waited_for() {
     let _operator = world.primary(&[]).await;
     world.granted("hindered", json!({"ttlSeconds": 600})).await;
     let map = json!({
-        "metadata": {"name": "fixed", "annotations": {"key.lessor.dev/a": "hindered"}}, "data": {"a": "1"}, "immutable": true,
+        "metadata": {"name": "fixed", "annotations": {"key.lessor.dev/a": "hindered"}},
+        "data": {"a": "1"},
+        "immutable": true,
     });
     world.create_map(map).await;
     let revoking = background(&world, &["revoke", "hindered"]);
@@ -500,6 +508,11 @@ async fn kubectl_finds_it_and_completes_it() {
     let kinds =
         ask(&["__complete", "lease", "-n", &world.namespace, "attach", "web-1", "configmap/kube"]).await;
     assert!(kinds.out.contains("configmap/kube-root-ca.crt"), "{kinds:?}");
+    let script = "source <(\"$0\" completion bash) && complete -p kubectl-lease";
+    let mut bash = Command::new("bash");
+    bash.args(["-c", script, env!("CARGO_BIN_EXE_kubectl-lease")]);
+    let bash = run(bash).await;
+    assert!(bash.code == Some(0) && bash.out.contains("kubectl-lease"), "{bash:?}");
     for shell in ["bash", "zsh", "fish"] {
         let script = lease(&world, &["completion", shell]).await;
         assert!(script.code == Some(0) && script.out.contains("keep-alive"), "{shell}");

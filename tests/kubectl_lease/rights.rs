@@ -77,9 +77,11 @@ async fn wait(world: &World, name: &str, rules: Rules<'_>) {
     let user = format!("system:serviceaccount:{}:{name}", world.namespace);
     let (resource, verbs) = rules.first().expect("a rule");
     let group = if *resource == "leases" { "lessor.dev" } else { "" };
-    let review = serde_json::json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
+    let review = serde_json::json!({"spec": {
         "user": user,
-        "resourceAttributes": {"namespace": world.namespace, "verb": verbs.first(), "group": group, "resource": resource},
+        "resourceAttributes": {
+            "namespace": world.namespace, "verb": verbs.first(), "group": group, "resource": resource,
+        },
     }});
     let review: k8s_openapi::api::authorization::v1::SubjectAccessReview =
         serde_json::from_value(review).expect("a review");

@@ -56,6 +56,7 @@ impl Terminal {
         String::from_utf8_lossy(&self.screen.lock()).into_owned()
     }
 
+    /// Waits until the screen shows this, which may be a moment after the command has ended.
     async fn wait_for(&self, text: &str) {
         until(&format!("the screen shows {text:?}, and not {:?}", self.shows()), async || {
             self.shows().contains(text).then_some(())
@@ -84,7 +85,7 @@ async fn a_revoke_shows_what_will_go_and_asks() {
         assert!(terminal.shows().contains("configmap/shared"), "{}", terminal.shows());
         terminal.types(no);
         assert_eq!(terminal.ends().await.code(), Some(1));
-        assert!(terminal.shows().contains("nothing was revoked"), "{}", terminal.shows());
+        terminal.wait_for("nothing was revoked").await;
     }
     assert_eq!(world.keys("shared").await, ["a", "b"]);
     let mut terminal = Terminal::start(&world, &["revoke", "asks"], &[]);

@@ -39,7 +39,6 @@ fn the_documents_show_what_really_happens() {
     cases.env("KUBECONFIG", installed.kubeconfig.to_str().expect("a path"));
     cases.env("PATH", &installed.path);
     cases.register_bin("kubectl", Bin::Path(installed.kubectl.clone()));
-    cases.register_bin("sleep", Bin::Path("/bin/sleep".into()));
     cases.timeout(Duration::from_secs(60));
     cases.case("docs/kubectl-lease.md");
     cases.run();

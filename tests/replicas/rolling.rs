@@ -40,6 +40,7 @@ pub(crate) async fn a_lease_that_nobody_renews_ends_in_time_under_a_rolling_rest
         replicas.wait_map_gone(&format!("round-{round}")).await;
         replicas.wait_gone(&format!("round-{round}")).await;
     }
+    replicas.primary_now().await;
     let took = started.elapsed();
     let figures =
         replicas.check(format_args!("{RESTARTS} restarts in {took:?}, {changes} of them of the primary"));

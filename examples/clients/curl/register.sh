@@ -3,7 +3,8 @@
 #
 #   ./register.sh web-1 10.0.0.17:8080
 #
-# In a pod it needs no settings. Elsewhere: APISERVER, CACERT (a file), TOKEN and NAMESPACE. The exit code is 4 if the lease is lost.
+# In a pod it needs no settings. Elsewhere: APISERVER, CACERT (a file), TOKEN and NAMESPACE. The exit code is 4 if
+# the lease is lost.
 set -euo pipefail
 name=${1:?a name, like web-1} address=${2:?an address, like 10.0.0.17:8080} ttl=${TTL:-15} map=endpoints
 account=/var/run/secrets/kubernetes.io/serviceaccount
@@ -15,7 +16,8 @@ maps=$server/api/v1/namespaces/$namespace/configmaps
 # call METHOD URL [BODY [TYPE]] prints the answer, and fails unless the server has done it.
 call() {
   curl --silent --show-error --fail-with-body --max-time "${patience:-5}" --cacert "$ca" --request "$1" "$2" \
-    --header @<(printf 'Authorization: Bearer %s' "$token") --header "Content-Type: ${4:-application/json}" ${3:+--data "$3"}
+    --header @<(printf 'Authorization: Bearer %s' "$token") --header "Content-Type: ${4:-application/json}" \
+    ${3:+--data "$3"}
 }
 merge=application/merge-patch+json
 # Milliseconds of a clock that nobody sets and that counts the machine's sleep.
@@ -26,8 +28,9 @@ say() { echo "$name: $*" >&2; }
 
 # The lease. Time counts from before the request is sent.
 sent=$(now)
-lease=$(call POST "$leases" "$(jq -n --arg name "$name" --argjson ttl "$ttl" \
-  '{apiVersion: "lessor.dev/v1alpha1", kind: "Lease", metadata: {name: $name}, spec: {ttlSeconds: $ttl, holder: $name}}')")
+lease=$(call POST "$leases" "$(jq -n --arg name "$name" --argjson ttl "$ttl" '{
+  apiVersion: "lessor.dev/v1alpha1", kind: "Lease", metadata: {name: $name}, spec: {ttlSeconds: $ttl, holder: $name}
+}')")
 uid=$(jq -r .metadata.uid <<<"$lease")
 stop() {
   patience=5
@@ -51,8 +54,10 @@ wait=$((granted * 1000 / 3))
 while true; do
   pause "$(awk -v ms=$wait 'BEGIN {print ms / 1000}')"
   sent=$(now)
-  # No try lasts longer than the lease can be relied on: a tenth of the TTL less, so that whatever it stands for can be stopped in time.
-  patience=$(awk -v left=$((deadline - granted * 100 - sent)) 'BEGIN {print (left > 2000 ? 2 : left < 10 ? 0.01 : left / 1000)}')
+  # No try lasts longer than the lease can be relied on: a tenth of the TTL less, so that whatever it stands for can be
+  # stopped in time.
+  left=$((deadline - granted * 100 - sent))
+  patience=$(awk -v left=$left 'BEGIN {print (left > 2000 ? 2 : left < 10 ? 0.01 : left / 1000)}')
   # A new time for each try, and the uid: a request that is late renews no other lease.
   renewal="{\"metadata\": {\"uid\": \"$uid\"}, \"spec\": {\"renewTime\": \"$(date -u +%Y-%m-%dT%H:%M:%S.%6NZ)\"}}"
   if answer=$(call PATCH "$leases/$name" "$renewal" $merge 2>/dev/null); then
@@ -62,7 +67,8 @@ while true; do
     say "renewed"
     continue
   fi
-  read -r code message < <(jq -r '"\(.code // 0) \(.message // "no answer")"' <<<"${answer:-"{}"}" 2>/dev/null || echo "0 $answer")
+  read -r code message < <(jq -r '"\(.code // 0) \(.message // "no answer")"' <<<"${answer:-"{}"}" 2>/dev/null ||
+    echo "0 $answer")
   if [[ $code == 404 || $code == 422 ]]; then # gone; or "lease has ended: grant a new one"
     say "lost: $message"
     exit 4

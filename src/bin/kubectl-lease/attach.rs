@@ -17,10 +17,11 @@ use crate::{
 
 /// Attach objects, or keys of them, to a lease: they go when it ends
 ///
-/// An object goes as a whole; of keys behind a colon, only these go, and the object stays. Keys are those of a ConfigMap's or
-/// Secret's data; in other kinds they are JSON pointers, like /metadata/labels/team.
+/// An object goes as a whole; of keys behind a colon, only these go, and the object stays. Keys are those of
+/// a ConfigMap's or Secret's data; in other kinds they are JSON pointers, like /metadata/labels/team.
 ///
-/// The operator removes only what its administrator has made attachable: ConfigMaps, and what `--attachable` lists.
+/// The operator removes only what its administrator has made attachable: ConfigMaps, and what `--attachable`
+/// lists.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -101,8 +102,8 @@ pub(crate) async fn detach(args: DetachArgs, session: &Session, screen: &mut Scr
     Ok(())
 }
 
-/// Whether an object is there, and its keys can be keys; tells of keys that aren't there yet. Answers with the leases
-/// that it, or they, are attached to.
+/// Whether an object is there, and its keys can be keys; tells of keys that aren't there yet. Answers with
+/// the leases that it, or they, are attached to.
 pub(crate) async fn check(session: &Session, target: &Target, written: &Written) -> Outcome<Vec<String>> {
     let keys = target.keys(written.keys())?;
     let objects: Api<DynamicObject> =

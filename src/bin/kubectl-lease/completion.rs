@@ -19,8 +19,9 @@ const NO_FILES: &str = ":4";
 
 /// Print a script that completes commands, flags and names of leases
 ///
-/// `kubectl lease …` is completed by kubectl's own completion, which asks a program called kubectl_complete-lease: see the
-/// first example. The other scripts complete the command under the name kubectl-lease.
+/// `kubectl lease …` is completed by kubectl's own completion, which asks a program called
+/// kubectl_complete-lease: see the first example. The other scripts complete the command under the name
+/// kubectl-lease.
 #[derive(ClapArgs, Debug)]
 #[command(after_help = "\
 Examples:
@@ -177,7 +178,8 @@ fn takes_lease(command: &Command, positionals: usize) -> bool {
     }
 }
 
-/// Names that the cluster or the kubeconfig has; none if asking takes too long or fails: nobody is there to be told.
+/// Names that the cluster or the kubeconfig has; none if asking takes too long or fails: nobody is there to
+/// be told.
 async fn named(what: &str, before: &[String]) -> Vec<(String, String)> {
     tokio::time::timeout(PATIENCE, ask(what, before)).await.ok().flatten().unwrap_or_default()
 }

@@ -46,7 +46,14 @@ pub(crate) struct Connection {
     impersonate: Option<String>,
 
     /// How long to wait for each answer of the API server
-    #[arg(long, global = true, value_name = "DURATION", default_value = "10s", value_parser = duration::parse, help_heading = "Cluster")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DURATION",
+        default_value = "10s",
+        value_parser = duration::parse,
+        help_heading = "Cluster"
+    )]
     request_timeout: Option<std::time::Duration>,
 
     /// Under this name the API server records what is written

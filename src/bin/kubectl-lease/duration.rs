@@ -8,7 +8,8 @@ use lessor::api::lease::MAX_SECONDS;
 const UNITS: [(char, u64); 4] = [('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
 const EXAMPLES: &str = "write whole numbers with units, the longest unit first, like 90s, 15m, 1h30m or 2d";
 
-/// Reads a duration, wholly or not at all: whole numbers, each with a unit, each unit once and in descending order.
+/// Reads a duration, wholly or not at all: whole numbers, each with a unit, each unit once and in descending
+/// order.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let wrong = |what: String| format!("{what}: {EXAMPLES}");
     if text.is_empty() {
@@ -116,7 +117,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_read_is_what_was_written(days in 0..100_u64, hours in 0..100_u64, minutes in 0..100_u64, seconds in 0..100_u64) {
+        fn whatever_is_read_is_what_was_written(counts in prop::array::uniform4(0..100_u64)) {
+            let [days, hours, minutes, seconds] = counts;
             let total = days * 86_400 + hours * 3_600 + minutes * 60 + seconds;
             let written: String = [(days, 'd'), (hours, 'h'), (minutes, 'm'), (seconds, 's')]
                 .into_iter()

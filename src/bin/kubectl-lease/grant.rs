@@ -16,8 +16,8 @@ use crate::{
 
 /// Grant a lease
 ///
-/// It lives for its TTL, unless it's renewed: by `keep-alive`, by `renew`, or by whoever else holds it. What is attached
-/// to it goes when it ends.
+/// It lives for its TTL, unless it's renewed: by `keep-alive`, by `renew`, or by whoever else holds it. What
+/// is attached to it goes when it ends.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:

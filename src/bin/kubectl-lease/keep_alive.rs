@@ -29,10 +29,11 @@ pub(crate) struct RenewArgs {
 
 /// Keep a lease alive until Ctrl-C, with a line for each renewal
 ///
-/// It renews at a third of the TTL, and when the API server is away, again and again as long as the lease lives. It fails as soon as
-/// the lease is over: when it was revoked, or couldn't be renewed in time.
+/// It renews at a third of the TTL, and when the API server is away, again and again as long as the lease
+/// lives. It fails as soon as the lease is over: when it was revoked, or couldn't be renewed in time.
 ///
-/// Time counts from before each request was sent, so the lease is never taken for alive longer than the server keeps it.
+/// Time counts from before each request was sent, so the lease is never taken for alive longer than the
+/// server keeps it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:

@@ -29,8 +29,8 @@ use self::{
 
 /// Leases from a shell: grant one, keep it alive, attach things that vanish with it.
 ///
-/// A lease is a promise of time. It lives for its TTL, counted anew from each renewal, and when nobody renews it any
-/// more, it ends: whatever is attached to it is deleted, ConfigMaps as well as single keys of them.
+/// A lease is a promise of time. It lives for its TTL, counted anew from each renewal, and when nobody renews
+/// it any more, it ends: whatever is attached to it is deleted, ConfigMaps as well as single keys of them.
 ///
 ///   kubectl lease grant web-1 --ttl 30s --attach configmap/endpoints:web-1
 ///   kubectl lease keep-alive web-1

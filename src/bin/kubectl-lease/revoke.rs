@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use clap::Args as ClapArgs;
+use clap::{ArgAction, Args as ClapArgs, builder::NonEmptyStringValueParser};
 use lessor::client::{Error, Reading};
 
 use crate::{
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     names: Vec<String>,
 
     /// All leases with these labels, like team=web
-    #[arg(long, short = 'l', value_name = "LABELS", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, short = 'l', value_name = "LABELS", value_parser = NonEmptyStringValueParser::new())]
     selector: Option<String>,
 
     /// Don't ask
@@ -42,7 +42,14 @@ pub(crate) struct Args {
     yes: bool,
 
     /// Wait until everything that was attached is gone
-    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    #[arg(
+        long,
+        default_value_t = true,
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        default_missing_value = "true",
+        require_equals = true
+    )]
     wait: bool,
 
     /// How long to wait at most. Default: as long as it takes

@@ -30,14 +30,18 @@ const LONGEST_GRACE: Duration = Duration::from_secs(10);
 
 /// Run a command under a lease of its own
 ///
-/// Grants the lease, keeps it alive while the command runs, and revokes it when the command ends. If the lease is lost, the
-/// command is stopped: first by SIGTERM, and at the lease's deadline at the latest by SIGKILL.
+/// Grants the lease, keeps it alive while the command runs, and revokes it when the command ends. If the
+/// lease is lost, the command is stopped: first by SIGTERM, and at the lease's deadline at the latest by
+/// SIGKILL.
 ///
-/// The command finds LEASE_NAME, LEASE_NAMESPACE and LEASE_FENCING_TOKEN in its environment. A lease isn't a mutex by itself: a system
-/// that it guards has to refuse a smaller token than it has seen.
+/// The command finds LEASE_NAME, LEASE_NAMESPACE and LEASE_FENCING_TOKEN in its environment. A lease isn't a
+/// mutex by itself: a system that it guards has to refuse a smaller token than it has seen.
 ///
-/// Without a terminal the command gets a process group of its own, and all of that is stopped. On a terminal it shares the
-/// group of this command, and the whole group is stopped, as by Ctrl-C.
+/// Only if this program itself is killed (SIGKILL) does the command go on without its lease: that's one more reason for
+/// the token.
+///
+/// Without a terminal the command gets a process group of its own, and all of that is stopped. On a terminal
+/// it shares the group of this command, and the whole group is stopped, as by Ctrl-C.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -84,6 +88,8 @@ pub(crate) async fn run(args: Args, connection: &Connection) -> Outcome<ExitCode
             format!("--grace leaves no time to renew: give a small part of the TTL ({ttl})"),
         ));
     }
+    // Before there is a command that a signal to us would leave alone.
+    let mut signals = Signals::listen().map_err(not_granted)?;
     let mut job = match Job::start(&args.command, &held) {
         Ok(job) => job,
         Err(failure) => {
@@ -92,7 +98,7 @@ pub(crate) async fn run(args: Args, connection: &Connection) -> Outcome<ExitCode
         }
     };
     let mut alive = KeepAlive::start(held, Pace::default().with_margin(grace));
-    match attend(&mut job, &mut alive).await? {
+    match attend(&mut job, &mut alive, &mut signals).await? {
         Ok(status) => {
             end(&alive.stop()).await;
             Ok(code_of(status))
@@ -131,13 +137,11 @@ async fn grant(args: &Args, leases: &LeaseClient) -> Outcome<HeldLease> {
 }
 
 /// Waits for the command's end, or the lease's, whichever comes first; passes signals on meanwhile.
-async fn attend(job: &mut Job, alive: &mut KeepAlive) -> Outcome<Result<ExitStatus, Lost>> {
-    let listen = |kind| {
-        signal(kind).map_err(|error| Failure::new(OTHER, format!("can't listen for signals: {error}")))
-    };
-    let mut interrupts = listen(SignalKind::interrupt())?;
-    let mut terminates = listen(SignalKind::terminate())?;
-    let mut hangups = listen(SignalKind::hangup())?;
+async fn attend(
+    job: &mut Job,
+    alive: &mut KeepAlive,
+    signals: &mut Signals,
+) -> Outcome<Result<ExitStatus, Lost>> {
     loop {
         tokio::select! {
             status = job.child.wait() => return Ok(Ok(status?)),
@@ -146,9 +150,35 @@ async fn attend(job: &mut Job, alive: &mut KeepAlive) -> Outcome<Result<ExitStat
                 Some(beat) => complain(&beat, &alive.held()),
                 None => return Ok(Err(alive.lost().await)),
             },
-            _ = interrupts.recv() => job.pass_on(Signal::INT),
-            _ = terminates.recv() => job.pass_on(Signal::TERM),
-            _ = hangups.recv() => job.pass_on(Signal::HUP),
+            signal = signals.next() => job.pass_on(signal),
+        }
+    }
+}
+
+/// Signals that are meant for the command.
+struct Signals {
+    interrupts: tokio::signal::unix::Signal,
+    terminates: tokio::signal::unix::Signal,
+    hangups: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn listen() -> Outcome<Self> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| Failure::new(OTHER, format!("can't listen for signals: {error}")))
+        };
+        Ok(Self {
+            interrupts: listen(SignalKind::interrupt())?,
+            terminates: listen(SignalKind::terminate())?,
+            hangups: listen(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Signal {
+        tokio::select! {
+            _ = self.interrupts.recv() => Signal::INT,
+            _ = self.terminates.recv() => Signal::TERM,
+            _ = self.hangups.recv() => Signal::HUP,
         }
     }
 }
@@ -161,8 +191,8 @@ async fn end(held: &HeldLease) {
     }
 }
 
-/// When the command has to be gone: at the deadline of a lease that couldn't be renewed, and soon after the end of one that
-/// has ended already.
+/// When the command has to be gone: at the deadline of a lease that couldn't be renewed, and soon after the
+/// end of one that has ended already.
 fn latest_end(lost: &Lost, held: &HeldLease, grace: Duration) -> Moment {
     match lost {
         Lost::NotRenewed(_) | Lost::Outlived => held.deadline(),

@@ -13,7 +13,8 @@ use crate::{
 
 /// Show how long a lease lives: what was granted, and what remains
 ///
-/// Renewals cost the operator no write, so the rest is computed from the server's record of the last one, to the second.
+/// Renewals cost the operator no write, so the rest is computed from the server's record of the last one, to
+/// the second.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

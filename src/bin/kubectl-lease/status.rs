@@ -18,19 +18,26 @@ use crate::{
     output::{Cell, Colour, Format, Output, Screen, Table, name_of},
 };
 
-/// How long a grant, or an end, may be late before it's worth a line: an operator that changes its primary needs this.
+const LEADERLESS: &str =
+    "nobody is primary: leases are neither granted nor ended until a replica of the operator runs";
+/// How long a grant, or an end, may be late before it's worth a line: an operator that changes its primary
+/// needs this.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Show who is primary, and what needs attention
 ///
-/// Looks at the leases of all namespaces where it may, and else at those of one. The exit code is 7 if something needs
-/// attention: nobody is primary, a release is hindered, a grant or an end is late.
+/// The exit code is 7 if something needs attention: nobody is primary, a release is hindered, a grant or an
+/// end is late.
 #[derive(ClapArgs, Debug)]
 #[command(after_help = "\
 Examples:
-  kubectl lease status
+  kubectl lease status -A
   kubectl lease status -o json | jq '.lessors[].primary'")]
 pub(crate) struct Args {
+    /// Look at the leases of all namespaces
+    #[arg(long, short = 'A')]
+    all_namespaces: bool,
+
     #[command(flatten)]
     output: Output,
 }
@@ -39,10 +46,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, session: &Session, screen: &mut Screen) -> Outcome {
     let server = session.client.apiserver_version().await.map_err(Error::from)?;
     let lessors = lessors(session).await?;
-    let (listing, everywhere) = match session.leases.list("", true).await {
-        Err(Error::Forbidden(_)) => (session.leases.list("", false).await?, false),
-        listing => (listing?, true),
-    };
+    let listing = session.leases.list("", args.all_namespaces).await?;
     let attention = attention(&listing);
     let led = |lessor: &Lessor| {
         lessor
@@ -59,13 +63,13 @@ pub(crate) async fn run(args: Args, session: &Session, screen: &mut Screen) -> O
             screen.line(format!("API server     {}", server.git_version))?;
             screen.line(format!(
                 "leases         {GROUP}/{VERSION}, {}",
-                counts(&listing, session, everywhere)
+                counts(&listing, session, args.all_namespaces)
             ))?;
             if let Some(lessors) = &lessors {
                 show(lessors, listing.now, screen)?;
             }
             if leaderless {
-                screen.line(screen.paint("nobody is primary: leases are neither granted nor ended until a replica of the operator runs", Some(Colour::Red)))?;
+                screen.line(screen.paint(LEADERLESS, Some(Colour::Red)))?;
             }
             for (reading, what) in &attention {
                 let namespace = reading.lease.metadata.namespace.as_deref().unwrap_or_default();
@@ -74,7 +78,10 @@ pub(crate) async fn run(args: Args, session: &Session, screen: &mut Screen) -> O
             }
         }
         format => {
-            let trouble = |(reading, what): &(&Reading, String)| json!({"namespace": reading.lease.metadata.namespace, "name": reading.lease.metadata.name, "message": what});
+            let trouble = |(reading, what): &(&Reading, String)| {
+                let metadata = &reading.lease.metadata;
+                json!({"namespace": metadata.namespace, "name": metadata.name, "message": what})
+            };
             let lessor = |lessor: &Lessor| {
                 let status = lessor.status.clone().unwrap_or_default();
                 json!({"name": lessor.metadata.name, "primary": status.primary, "term": status.term,

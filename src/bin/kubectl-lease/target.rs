@@ -28,8 +28,8 @@ impl FromStr for Written {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = |what: &str| {
             Err(format!(
-                "{what}: write a kind, a slash and a name, like configmap/sessions, and keys of it behind a colon, like \
-                         configmap/sessions:alice,bob"
+                "{what}: write a kind, a slash and a name, like configmap/sessions, and keys of it behind a colon, \
+                 like configmap/sessions:alice,bob"
             ))
         };
         let Some((kind, rest)) = text.split_once('/') else { return wrong("no slash") };
@@ -81,8 +81,8 @@ impl<'a> Kinds<'a> {
         Self { client, discovered: None }
     }
 
-    /// Finds a kind by its singular, plural, short name or kind, with or without its version and group, like `cm`,
-    /// `deployments.apps` and `deployments.v1.apps`. What everybody attaches costs no request.
+    /// Finds a kind by its singular, plural, short name or kind, with or without its version and group, like
+    /// `cm`, `deployments.apps` and `deployments.v1.apps`. What everybody attaches costs no request.
     pub(crate) async fn find(&mut self, written: &str) -> Outcome<ApiResource> {
         match written.to_lowercase().as_str() {
             "cm" | "configmap" | "configmaps" => return Ok(ApiResource::erase::<ConfigMap>(&())),

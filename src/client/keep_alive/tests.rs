@@ -102,7 +102,9 @@ impl Server {
         self.version += 1;
         let (spec, texts) = (
             json!({
-                "ttlSeconds": 10, "renewTime": text, "maxLifetimeSeconds": self.max_lifetime.map(|time| time.as_secs()),
+                "ttlSeconds": 10,
+                "renewTime": text,
+                "maxLifetimeSeconds": self.max_lifetime.map(|time| time.as_secs()),
             }),
             &mut self.texts,
         );
@@ -111,9 +113,15 @@ impl Server {
             200,
             json!({
                 "apiVersion": "lessor.dev/v1alpha1", "kind": "Lease",
-                "metadata": {"name": "a", "uid": "1", "resourceVersion": self.version.to_string(), "generation": self.version},
+                "metadata": {
+                    "name": "a", "uid": "1",
+                    "resourceVersion": self.version.to_string(), "generation": self.version,
+                },
                 "spec": spec,
-                "status": {"grantedTTLSeconds": TTL.as_secs(), "observedGeneration": 1, "grantTime": "2026-01-31T12:00:00.000000Z"},
+                "status": {
+                    "grantedTTLSeconds": TTL.as_secs(), "observedGeneration": 1,
+                    "grantTime": "2026-01-31T12:00:00.000000Z",
+                },
             }),
         )
     }
@@ -352,7 +360,8 @@ proptest! {
         lifetime in prop::option::of(10..300_u64),
         then_lost in any::<bool>(),
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let server = Server::start();
             server.lock().max_lifetime = lifetime.map(Duration::from_secs);

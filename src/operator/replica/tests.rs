@@ -371,6 +371,36 @@ fn a_lease_is_held_as_it_was_granted_whatever_this_replica_would_grant() {
 }
 
 #[test]
+fn a_grant_that_is_seen_late_is_no_reason_to_take_over() {
+    let mut play = Play::follower();
+    play.see_lease(|_| {});
+    play.pass(4_000);
+    // Granted at 08:00:00 by the API server's clock; this replica's watch is late.
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["metadata"]["managedFields"] = json!([{"manager": "lessor", "operation": "Update", "subresource": "status",
+            "time": "2027-01-15T08:00:00Z", "fieldsV1": {"f:status": {}}}]);
+    });
+    play.pass(9_000);
+    assert_eq!(play.asked, []);
+}
+
+#[test]
+fn a_grant_that_was_accepted_late_gets_its_time_corrected() {
+    let mut play = Play::primary();
+    play.see_lease(|_| {});
+    let ticket = play.ask(|request| matches!(request, Request::WriteStatus { .. }));
+    let lease = play.lease(|lease| {
+        granted(lease);
+        lease["metadata"]["managedFields"] = json!([{"manager": "lessor", "operation": "Update", "subresource": "status",
+            "time": "2027-01-15T08:00:04Z", "fieldsV1": {"f:status": {}}}]);
+    });
+    play.answer(ticket, Answer::Lease(lease));
+    let (_, status) = play.status_written().expect("a correction");
+    assert_eq!(status["grantTime"], "2027-01-15T08:00:04.000000Z");
+}
+
+#[test]
 fn a_changed_ttl_is_granted_anew_and_published() {
     let mut play = Play::primary();
     grant(&mut play);
