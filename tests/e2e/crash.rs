@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::{
-    requests::Step,
+    requests::{Step, reached},
     world::{MOMENT, World, attached},
 };
 
@@ -43,7 +43,7 @@ async fn die_at(step: Step, fate: Fate) {
         Fate::Lost | Fate::Late => proxy.hold_request(step.of(name)),
     };
     world.lease("lease", json!({"ttlSeconds": 1})).await;
-    hold.reached().await;
+    reached(&hold).await;
     // Longer than it lingers: it must not go on without this step.
     sleep(MOMENT).await;
     operator.kill().await.expect("it dies");

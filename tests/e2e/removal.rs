@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
-    requests::Step,
+    requests::{Step, reached},
     world::{MOMENT, World, heavy, holder, until},
 };
 
@@ -31,7 +31,7 @@ async fn overtake(world: &World, step: Step, annotations: Value, change: impl As
     world.lease("other", json!({"ttlSeconds": 600})).await;
     let removal = proxy.hold_request(step.of("map"));
     world.lease("lease", json!({"ttlSeconds": 1})).await;
-    removal.reached().await;
+    reached(&removal).await;
     assert!(world.leases().get("lease").await.expect("it is not released").is_ended(), "the end comes first");
     change("map").await;
     removal.release();

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
-    requests::Step,
+    requests::{Step, reached},
     world::{World, came_too_late, heavy, until},
 };
 
@@ -107,7 +107,7 @@ pub(crate) async fn an_end_that_was_decided_before_a_renewal_never_goes_through(
     world.config_map("attached", json!({"lessor.dev/lease": "lease"}), &["a"]).await;
     let commit = proxy.hold_request(Step::Commit.of("lease"));
     world.granted("lease", json!({"ttlSeconds": 2})).await;
-    commit.reached().await;
+    reached(&commit).await;
     world.renew("lease").await.expect("the API server knows of no end");
     let renewed = Instant::now();
     // Long enough for the operator to see the renewal: what it sent was decided earlier all the same.
@@ -134,7 +134,7 @@ pub(crate) async fn an_end_that_arrives_after_the_death_of_its_operator_spares_a
     let (proxy, operator) = world.proxied(&["--lease-duration", "2s"]).await;
     let commit = proxy.hold_request(Step::Commit.of("lease"));
     world.granted("lease", json!({"ttlSeconds": 3})).await;
-    commit.reached().await;
+    reached(&commit).await;
     operator.kill().await.expect("it dies");
     world.renew("lease").await.expect("the API server knows of no end");
     commit.release();

@@ -2,8 +2,10 @@
 //! deletion.
 
 use lessor::api::lease::FINALIZER;
-use lessor_cluster::proxy::Seen;
+use lessor_cluster::proxy::{Hold, Seen};
 use serde_json::Value;
+
+use crate::world::PATIENCE;
 
 /// A step that takes one request.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +41,11 @@ impl Step {
             }
         }
     }
+}
+
+/// Waits until a request has come to the hold.
+pub(crate) async fn reached(hold: &Hold) {
+    tokio::time::timeout(PATIENCE, hold.reached()).await.expect("a request to be held");
 }
 
 fn drops_finalizer(patch: &Value) -> bool {

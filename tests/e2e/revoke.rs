@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::{
-    requests::Step,
+    requests::{Step, reached},
     world::{World, came_too_late, has_condition, until},
 };
 
@@ -38,7 +38,7 @@ pub(crate) async fn a_renewal_between_a_deletion_and_the_commit_of_the_end_saves
     world.granted("lease", json!({"ttlSeconds": 600})).await;
     let commit = proxy.hold_request(Step::Commit.of("lease"));
     world.revoke("lease").await;
-    commit.reached().await;
+    reached(&commit).await;
     world.renew("lease").await.expect("its end isn't committed yet");
     commit.release();
     world.wait_map_gone("attached").await;
