@@ -371,7 +371,10 @@ async fn lists_have_all_namespaces_orders_and_labels() {
     };
     assert_eq!(names(lease(&world, &["list"]).await), ["a-short", "b-long", "c-other"]);
     assert_eq!(names(lease(&world, &["list", "--sort-by", "ttl"]).await), ["a-short", "b-long", "c-other"]);
-    assert_eq!(names(lease(&world, &["list", "--sort-by", "age"]).await), ["a-short", "b-long", "c-other"]);
+    assert_eq!(
+        names(lease(&world, &["list", "--sort-by", "remaining"]).await),
+        ["a-short", "b-long", "c-other"]
+    );
     assert_eq!(names(lease(&world, &["list", "-l", "team=db"]).await), ["c-other"]);
     world.change("a-short", json!({"suspend": true})).await.expect("a patch");
     world

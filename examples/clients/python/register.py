@@ -67,11 +67,11 @@ class Lease:
         # A new time for each try, and the uid: a request that is late renews no other lease of this name.
         patch = {"metadata": {"uid": self.uid}, "spec": {"renewTime": text}}
         sent = now()
-        # No try lasts longer than the lease can be relied on.
-        patience = max(0.01, min(2, self.lost_at - sent))
+        # No try lasts longer than the lease can be relied on: half of that for connecting, half for the answer.
+        patience = max(0.02, min(2, self.lost_at - sent)) / 2
         try:
             lease = self.api.patch_namespaced_custom_object(
-                **self.place, name=self.name, body=patch, _request_timeout=patience
+                **self.place, name=self.name, body=patch, _request_timeout=(patience, patience)
             )
         except ApiException as error:
             if error.status in (404, 422):  # gone; or "lease has ended: grant a new one"
