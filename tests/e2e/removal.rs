@@ -10,7 +10,7 @@ use futures::future::{join, join_all};
 use kube::api::Patch;
 use lessor_cluster::audit::Entries;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 use crate::{
     requests::{Step, reached},
@@ -111,7 +111,7 @@ pub(crate) async fn an_edit_on_the_way_of_a_removal_is_kept_and_the_key_goes_all
     assert_eq!(map.metadata.annotations.unwrap_or_default().len(), 0);
 }
 
-/// Four writers write to one ConfigMap, up to 400 times a second, while five keys of it are to go.
+/// Three writers write to one ConfigMap as fast as the API server lets them, while five keys of it are to go.
 pub(crate) async fn keys_go_and_no_edit_is_lost_in_an_object_that_others_update_all_the_time() {
     let _heavy = heavy().await;
     let world = World::new("busy").await;
@@ -127,11 +127,9 @@ pub(crate) async fn keys_go_and_no_edit_is_lost_in_an_object_that_others_update_
         let (mut last, maps) = (0_u64, world.config_maps());
         while !done.load(Ordering::Relaxed) {
             last += 1;
-            let next = Instant::now() + Duration::from_millis(10);
             let patch = json!({"data": {format!("writer-{writer}"): last.to_string()}});
-            maps.patch("busy", &holder(), &Patch::Merge(patch)).await.expect("an update");
+            maps.patch_metadata("busy", &holder(), &Patch::Merge(patch)).await.expect("an update");
             updates.fetch_add(1, Ordering::Relaxed);
-            sleep_until(next).await;
         }
         last
     };
@@ -144,7 +142,7 @@ pub(crate) async fn keys_go_and_no_edit_is_lost_in_an_object_that_others_update_
         done.store(true, Ordering::Relaxed);
         rate
     };
-    let (rate, last) = join(watch, join_all((0..4).map(write))).await;
+    let (rate, last) = join(watch, join_all((0..3).map(write))).await;
 
     let map = world.map("busy").await;
     assert_eq!(map.metadata.annotations.unwrap_or_default().len(), 0);
