@@ -34,6 +34,9 @@ impl Template {
             format!("fullnameOverride={PLACEHOLDER},settings.lessor={PLACEHOLDER},rbac.aggregate=false");
         let mut args = vec!["--set", &names, "--show-only", "templates/rbac.yaml"];
         args.extend(["--show-only", "templates/serviceaccount.yaml"]);
+        if values.iter().any(|value| value.contains("watchNamespaces")) {
+            args.extend(["--show-only", "templates/keeprights.yaml"]);
+        }
         args.extend(values);
         Self(render(&args).await)
     }

@@ -67,6 +67,7 @@ pub(crate) async fn a_wrong_value_is_refused_by_its_name() {
         ("settings.minTtl=5", "minTtl"),
         ("settings.minTtl=1h30m", "minTtl"),
         ("settings.statusRate=0", "statusRate"),
+        ("settings.otlpEndpoint=https://collector", "otlpEndpoint"),
         ("settings.concurrency=70000", "concurrency"),
         ("image.digest=latest", "digest"),
         ("admission.finalizer=yes", "finalizer"),
@@ -105,7 +106,8 @@ pub(crate) async fn each_flag_has_an_environment_variable_and_a_chart_value() {
     let rendered = documents(
         &render(&[
             "--set",
-            "settings.dryRun=true,settings.identity=me,watchNamespaces={one},attachable={secrets}",
+            "settings.dryRun=true,settings.identity=me,watchNamespaces={one},attachable={secrets},\
+             settings.otlpEndpoint=http://collector:4318",
         ])
         .await,
     );
@@ -119,7 +121,10 @@ pub(crate) async fn each_flag_has_an_environment_variable_and_a_chart_value() {
         .collect();
     let flags = flags();
     for (flag, variable) in &flags {
-        assert!(variable.as_ref().is_some_and(|name| name.starts_with("LESSOR_")), "{flag}: {variable:?}");
+        // What others have a name for keeps it.
+        let is_ours =
+            |name: &str| name.starts_with("LESSOR_") || ["OTEL_EXPORTER_OTLP_ENDPOINT"].contains(&name);
+        assert!(variable.as_deref().is_some_and(is_ours), "{flag}: {variable:?}");
         assert!(
             given.contains(flag.as_str()) || WITHOUT_VALUE.contains(&flag.as_str()),
             "{flag} has no chart value"
