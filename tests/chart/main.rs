@@ -80,6 +80,7 @@ fn main() -> ExitCode {
     // Those that wait for one another come first.
     let mut trials = trials![
         install::a_fresh_install_serves_the_whole_cluster_and_its_own_test_passes,
+        install::a_dry_run_is_tested_by_seeing_that_everything_stays,
         lifecycle::an_upgrade_brings_new_fields_and_a_rollback_keeps_all_leases,
         lifecycle::leases_survive_an_uninstall_can_be_deleted_then_and_are_served_again_by_the_next_install,
         lifecycle::an_uninstall_that_keeps_nothing_leaves_nothing,
