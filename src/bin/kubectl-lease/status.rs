@@ -114,7 +114,8 @@ async fn lessors(session: &Session) -> Outcome<Option<ObjectList<Lessor>>> {
 }
 
 fn show(lessors: &ObjectList<Lessor>, now: Timestamp, screen: &mut Screen) -> Outcome {
-    let mut table = Table::new(vec!["LESSOR", "PRIMARY", "TERM", "SINCE", "TRANSITIONS", "LEASES", "VERSION"]);
+    let mut table =
+        Table::new(vec!["LESSOR", "PRIMARY", "TERM", "SINCE", "TRANSITIONS", "LEASES", "VERSION"]);
     let mut conditions = Vec::new();
     for lessor in &lessors.items {
         let name = lessor.metadata.name.clone().unwrap_or_default();
