@@ -74,7 +74,8 @@ pub struct Change {
 
 /// All leases.
 pub struct Leases {
-    entries: HashMap<Uuid, Entry>,
+    /// Boxed, since a table of which up to half is empty would double what they take.
+    entries: HashMap<Uuid, Box<Entry>>,
     places: HashMap<Place, Uuid>,
     /// Those that answers say are gone, until the watch says so too: what it shows of them meanwhile is old.
     buried: HashMap<Uuid, Place>,
@@ -196,7 +197,7 @@ impl Leases {
             overran: None,
             said: None,
         };
-        self.entries.insert(uid, entry);
+        self.entries.insert(uid, Box::new(entry));
         Change { new: true, ended, ..Change::default() }
     }
 
@@ -231,7 +232,7 @@ impl Leases {
     /// Forgets a lease.
     pub fn forget(&mut self, uid: Uuid) -> Option<Entry> {
         forget(&mut self.lessor, uid);
-        let entry = self.entries.remove(&uid)?;
+        let entry = *self.entries.remove(&uid)?;
         if self.places.get(&entry.record.place) == Some(&uid) {
             self.places.remove(&entry.record.place);
         }
@@ -244,7 +245,7 @@ impl Leases {
             let place = &entry.record.place;
             namespace.is_none_or(|namespace| *place.namespace == *namespace) && !shown.contains(place)
         };
-        let missing = self.entries.iter().filter(|(_, entry)| is_missing(entry));
+        let missing = self.iter().filter(|(_, entry)| is_missing(entry));
         let mut missing: Vec<Uuid> = missing.map(|(uid, _)| *uid).collect();
         missing.sort_unstable();
         missing
@@ -252,23 +253,23 @@ impl Leases {
 
     /// One lease.
     pub fn get(&self, uid: &Uuid) -> Option<&Entry> {
-        self.entries.get(uid)
+        self.entries.get(uid).map(Box::as_ref)
     }
 
     /// One lease.
     pub fn get_mut(&mut self, uid: &Uuid) -> Option<&mut Entry> {
-        self.entries.get_mut(uid)
+        self.entries.get_mut(uid).map(Box::as_mut)
     }
 
     /// The lease that has this name now.
     pub fn at(&self, place: &Place) -> Option<(Uuid, &Entry)> {
         let uid = self.places.get(place)?;
-        Some((*uid, self.entries.get(uid)?))
+        Some((*uid, self.get(uid)?))
     }
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (&Uuid, &Entry)> {
-        self.entries.iter()
+        self.entries.iter().map(|(uid, entry)| (uid, &**entry))
     }
 
     /// How many there are.

@@ -290,7 +290,7 @@ impl Replica {
             if news {
                 self.out.deeds.push(Deed::Hindered(hindrance.reason));
             }
-            object.hindrance = Some(hindrance);
+            object.hindrance = Some(Box::new(hindrance));
         }
         if forbidden {
             self.removal_forbidden(id);

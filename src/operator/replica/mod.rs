@@ -316,7 +316,7 @@ impl Replica {
 
 /// Whether everything that was attached to this lease is gone: our finalizer is.
 fn is_released(entry: &Entry) -> bool {
-    entry.record.status.has_ended() && !entry.record.has_finalizer()
+    entry.record.status.has_ended() && !entry.record.has_finalizer
 }
 
 /// A number of this replica's own, from its name.
