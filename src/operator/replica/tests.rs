@@ -452,6 +452,32 @@ fn a_sign_of_the_incumbent_keeps_a_follower_from_claiming() {
 }
 
 #[test]
+fn a_removal_by_the_incumbent_is_a_sign_of_it_though_it_carries_no_term() {
+    let mut play = Play::follower();
+    play.see_map("one", json!({"lessor.dev/lease": "cart"}));
+    play.see_map("two", json!({"lessor.dev/lease": "cart"}));
+    play.see_lease(ended);
+    let gone = |name: &str| {
+        let meta = json!({"namespace": "shop", "name": name, "uid": UID, "resourceVersion": "100"});
+        let meta = serde_json::from_value(meta).expect("metadata");
+        Observation::Object(Arc::new(Kind::config_map()), None, Seen::Gone(Box::new(meta)))
+    };
+    play.pass(4_000);
+    play.observe(gone("one"));
+    play.pass(4_000);
+    play.observe(gone("two"));
+    play.pass(4_000);
+    play.see_lease(|lease| {
+        ended(lease);
+        lease["metadata"]["finalizers"] = json!([]);
+    });
+    play.pass(4_000);
+    assert_eq!(play.asked, [], "nobody has been silent for a lease duration");
+    play.pass(1_500);
+    play.ask(|request| matches!(request, Request::ReadLessor));
+}
+
+#[test]
 fn a_primary_that_sees_a_higher_term_gives_up_what_is_under_way() {
     let mut play = Play::primary();
     play.see_lease(|_| {});
