@@ -257,6 +257,13 @@ pub(crate) fn say(test: &str, figures: impl Display) {
     println!("{test}: {figures}");
 }
 
+/// How far each primary's term is above that of the first, in the order of the terms.
+pub(crate) fn terms_since_the_first(figures: &Figures) -> Vec<i64> {
+    let terms = figures.primaries.iter().map(|(term, _)| *term);
+    let first = terms.clone().next().unwrap_or_default();
+    terms.map(|term| term - first).collect()
+}
+
 /// The replica of this name.
 pub(crate) fn index_of(identity: &str) -> Option<usize> {
     identity.strip_prefix('r')?.split('_').next()?.parse().ok()

@@ -107,6 +107,8 @@ enum Doing {
     /// With the deadline, unless it is a revoke, and with what goes.
     End(Option<LeaseTime>, Attached),
     Release,
+    /// Let it go without an end.
+    Abandon,
     Delete,
 }
 

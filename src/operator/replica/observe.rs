@@ -102,7 +102,8 @@ impl Replica {
                 return;
             }
         };
-        let (uid, place, term) = (record.uid, record.place.clone(), record.status.term);
+        let (uid, place, version, term) =
+            (record.uid, record.place.clone(), record.version, record.status.term);
         let released = |entry: &Entry| entry.record.status.has_ended().then(|| is_released(entry));
         let was_released = self.leases.get(&uid).and_then(released);
         let change = self.leases.apply(record, Recorded::read(lease), now, &self.settings);
@@ -113,17 +114,28 @@ impl Replica {
             self.out.deeds.push(Deed::Renewed);
         }
         if let Some(term) = term {
+            // No term is above the version of the write that claimed it, see `arbitration`.
+            self.writer.allow_terms(Term::try_from(version).unwrap_or_default());
             let meaning = if change.status_written {
                 self.writer.observe(term, now.mono)
             } else {
                 self.writer.learn_term(term, now.mono)
             };
-            if meaning == writer_lease::Observation::Absurd {
-                // Nobody can end it, so it must not stand before those that can be ended.
-                self.leases.shelve(uid);
-                self.say_once(uid, "AbsurdTerm", || {
-                    format!("status.term is {term}, which no primary wrote: delete the lease, or its status can't be written")
-                });
+            match meaning {
+                writer_lease::Observation::Absurd => {
+                    // Nobody can end it, so it must not stand before those that can be ended.
+                    self.leases.shelve(uid);
+                    self.say_once(uid, "AbsurdTerm", || {
+                        format!(
+                            "status.term is {term}, which no primary wrote, so nobody can write its status or end it: delete the lease; \
+                             what is attached to it stays"
+                        )
+                    });
+                }
+                // By whom, the Lessor knows: another, or nobody but this replica, which then has to claim a higher term
+                // before it can write this lease.
+                writer_lease::Observation::Demoted => self.writer.expire(),
+                _ => {}
             }
         }
         if change.renewed
