@@ -616,3 +616,17 @@ fn a_stop_ends_with_the_lead_given_back() {
     play.answer(ticket, Answer::Lessor(Box::new(lessor)));
     assert!(play.replica.has_stopped());
 }
+
+#[test]
+fn a_stop_waits_for_what_is_under_way_and_begins_nothing() {
+    let mut play = Play::primary();
+    play.see_map("one", json!({"lessor.dev/lease": "cart"}));
+    play.see_lease(ended);
+    let ticket = play.ask(|request| matches!(request, Request::Remove { .. }));
+    play.replica.stop(play.mono + Duration::from_secs(2));
+    play.see_map("two", json!({"lessor.dev/lease": "cart"}));
+    play.pass(1_000);
+    play.ask(|request| matches!(request, Request::Remove { .. }));
+    play.answer(ticket, Answer::Deleted);
+    play.ask(|request| matches!(request, Request::WriteLessor { status, .. } if status["primary"].is_null()));
+}
