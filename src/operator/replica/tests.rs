@@ -375,6 +375,21 @@ fn a_lease_is_held_as_it_was_granted_whatever_this_replica_would_grant() {
 }
 
 #[test]
+fn a_maximum_lifetime_counts_from_a_grant_by_clocks_that_may_differ() {
+    let mut play = Play::follower();
+    play.pass(8_000);
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["spec"] = json!({"ttlSeconds": 100, "maxLifetimeSeconds": 12});
+        lease["status"]["grantedTTLSeconds"] = json!(100);
+    });
+    // 12 s after its grant, and what the recorded time and the skew of the servers' clocks leave open.
+    let uid = Uuid::parse_str(UID).expect("a uid");
+    let deadline = play.replica.leases().deadline(uid);
+    assert_eq!(deadline, Some(LeaseTime::from_duration(Duration::from_secs(12 + 1 + 2))));
+}
+
+#[test]
 fn a_grant_that_is_seen_late_is_no_reason_to_take_over() {
     let mut play = Play::follower();
     play.see_lease(|_| {});
