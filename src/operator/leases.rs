@@ -162,7 +162,7 @@ impl Leases {
             expect(new, self.lessor.renew_with(uid, ttl.into(), now.lease));
         }
         if old.max_lifetime_seconds != new.max_lifetime_seconds {
-            expect(new, self.lessor.set_end_by(uid, cap(new, now)));
+            expect(new, self.lessor.set_end_by(uid, cap(new, now, settings)));
         }
         if new.suspend {
             expect(new, self.lessor.suspend(uid, now.lease));
@@ -434,20 +434,23 @@ fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: 
     let grace = settings.start_grace.saturating_sub(now.mono);
     let remaining = if record.suspend { remaining } else { remaining.max(grace) };
     expect(record, lessor.restore(record.uid, ttl.into(), remaining, now.lease));
-    expect(record, lessor.set_end_by(record.uid, cap(record, now).map(|cap| cap.max(now.lease + grace))));
+    expect(
+        record,
+        lessor.set_end_by(record.uid, cap(record, now, settings).map(|cap| cap.max(now.lease + grace))),
+    );
     if record.suspend {
         expect(record, lessor.suspend(record.uid, now.lease));
     }
 }
 
-/// When the lease ends however often it is renewed.
-fn cap(record: &Record, now: &Now) -> Option<LeaseTime> {
+/// When the lease ends however often it is renewed: later rather than earlier, as far as clocks leave it open.
+fn cap(record: &Record, now: &Now, settings: &Settings) -> Option<LeaseTime> {
     let lifetime = seconds(record.max_lifetime_seconds?);
     let lived = match (record.status.grant, now.server) {
         (Some(grant), Some(server)) => elapsed(from_millis(grant.time), server),
         _ => Duration::ZERO,
     };
-    Some(now.lease + (lifetime + RESOLUTION).saturating_sub(lived))
+    Some(now.lease + (lifetime + RESOLUTION + settings.max_clock_skew).saturating_sub(lived))
 }
 
 fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
