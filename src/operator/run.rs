@@ -10,6 +10,7 @@ use tokio::{
     task::{AbortHandle, JoinSet},
     time::Instant,
 };
+use tracing::{Instrument, Span, field::Empty};
 
 use super::{
     admin::{self, Question},
@@ -17,7 +18,7 @@ use super::{
     metrics::Metrics,
     recorder::Recorder,
     replica::{Output, Replica, Ticket},
-    request::Answer,
+    request::{Answer, Request},
     server::Server,
     settings::Settings,
     watches,
@@ -114,6 +115,20 @@ pub async fn run_with(
     shell.run(observations, questions, stop).await
 }
 
+/// What a trace shows of a request: what was asked about whom, and what came of it.
+fn span(request: &Request) -> Span {
+    let verb = request.verb();
+    tracing::debug_span!(
+        "request",
+        otel.name = verb,
+        otel.kind = "client",
+        verb,
+        lease = request.lease().map(tracing::field::display),
+        object = request.object().map(tracing::field::display),
+        outcome = Empty,
+    )
+}
+
 struct Shell {
     server: Server,
     recorder: Recorder,
@@ -202,7 +217,9 @@ impl Shell {
             let by = self.hearing.instant(by);
             let sending = async move {
                 let (verb, sent) = (request.verb(), Instant::now());
-                let answer = server.send(request, by).await;
+                let span = span(&request);
+                let answer = server.send(request, by).instrument(span.clone()).await;
+                span.record("outcome", answer.outcome());
                 metrics.request(verb, &answer, sent.elapsed());
                 (ticket, answer)
             };

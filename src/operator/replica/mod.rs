@@ -135,6 +135,8 @@ pub struct Replica {
     lessor_seen: bool,
     /// How these watches fail, as long as they have shown nothing.
     lessor_failure: Option<Failure>,
+    /// Why the server doesn't let this replica compete, as people were told.
+    lessor_refusal: Option<Refusal>,
     lease_failure: Option<Failure>,
     /// Whether all leases have been shown, by scope.
     leases_seen: BTreeMap<Scope, bool>,
@@ -177,6 +179,7 @@ impl Replica {
             arbitration: Arbitration::new(settings.identity.clone()),
             lessor_seen: false,
             lessor_failure: None,
+            lessor_refusal: None,
             lease_failure: None,
             leases_seen: scopes.into_iter().map(|scope| (scope, false)).collect(),
             sights,
