@@ -233,3 +233,46 @@ impl Shell {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use kube::client::Body;
+    use tower::{BoxError, Layer, service_fn};
+
+    use super::*;
+
+    /// A replica whose API server never answers, with one task in the background.
+    async fn run_beside(task: impl Future<Output = Result<(), Error>> + Send + 'static) -> Result<(), Error> {
+        let hearing = Hearing::new();
+        let deaf = service_fn(async |_: http::Request<Body>| {
+            pending::<Result<http::Response<Body>, BoxError>>().await
+        });
+        let client = Client::new(hearing.layer(deaf), "default");
+        let settings = Settings::default();
+        let metrics = Metrics::new();
+        let (recorder, _) = Recorder::new(client.clone(), &settings, metrics.events());
+        let mut background = JoinSet::new();
+        background.spawn(task);
+        let shell = Shell {
+            server: Server::new(client, settings.lessor.clone()),
+            recorder,
+            metrics,
+            replica: Replica::new(settings),
+            hearing,
+            requests: JoinSet::new(),
+            aborts: HashMap::new(),
+            background,
+        };
+        let (_sender, observations) = mpsc::channel(1);
+        let (_asking, questions) = mpsc::channel(1);
+        shell.run(observations, questions, pending()).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_ends_with_its_first_task_that_dies() {
+        assert!(matches!(run_beside(async { panic!("on purpose") }).await, Err(Error::Task(_))));
+        assert!(matches!(run_beside(async { Ok(()) }).await, Err(Error::Ended)));
+    }
+}

@@ -32,7 +32,7 @@ use super::{
     leases::{Entry, Leases},
     notice::{About, Notice},
     published::{Published, State},
-    record::{Place, Record, Recorded, Version, uid_of, version_of},
+    record::{Place, Record, Version, uid_of, version_of},
     request::{Answer, Refusal, Request},
     settings::Settings,
     sight::{Scope, Sights},
@@ -41,7 +41,7 @@ use super::{
     watches::{Failure, Observation, Seen},
 };
 use crate::{
-    api::{Lease, lease::Attached},
+    api::{Lease, Recorded, lease::Attached},
     lessor::LeaseTime,
     writer_lease::{self, Action, Holder, Term, WorkResult, WriterLease},
 };
@@ -107,6 +107,8 @@ enum Doing {
     /// With the deadline, unless it is a revoke, and with what goes.
     End(Option<LeaseTime>, Attached),
     Release,
+    /// Let it go without an end.
+    Abandon,
     Delete,
 }
 
@@ -293,11 +295,14 @@ impl Replica {
         if !self.is_ready() {
             return None;
         }
+        // Whoever stops begins nothing any more: there is only what is under way to wait for.
+        if let Some(by) = self.stopping {
+            return self.leading.is_some().then_some(by);
+        }
         let writer = self.writer.wake_at(now.mono).map(|at| at.max(self.patient_until));
-        let stop = self.stopping.filter(|_| self.leading.is_some());
         let probe = (now.deaf && self.flights.is_empty()).then_some(self.probe_at);
         let kinds = self.report_kinds_at(now);
-        [writer, self.timers.first(), self.next_deadline(now), stop, probe, kinds].into_iter().flatten().min()
+        [writer, self.timers.first(), self.next_deadline(now), probe, kinds].into_iter().flatten().min()
     }
 
     /// When the next deadline, or its approach, comes on the replica's clock.
@@ -319,7 +324,7 @@ impl Replica {
 
 /// Whether everything that was attached to this lease is gone: our finalizer is.
 fn is_released(entry: &Entry) -> bool {
-    entry.record.status.has_ended() && !entry.record.has_finalizer()
+    entry.record.status.has_ended() && !entry.record.has_finalizer
 }
 
 /// A number of this replica's own, from its name.

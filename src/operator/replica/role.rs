@@ -8,10 +8,10 @@ impl Replica {
     }
 
     pub(super) fn arbitrate_since(&mut self, next: Move, sent_at: Duration, now: &Now) {
+        // One that is lost must leave the time for another, before others think that nobody is there.
+        let until = now.mono + self.settings.lease_duration / 2;
         match next {
-            Move::Send(request) => {
-                self.send(Cause::Arbitration, request, now.mono + self.settings.lease_duration, now);
-            }
+            Move::Send(request) => self.send(Cause::Arbitration, request, until, now),
             Move::Check(work) => {
                 let request = match &work {
                     Work::Approach => None,
@@ -23,7 +23,7 @@ impl Replica {
                 };
                 match request {
                     Some(request) => {
-                        self.send(Cause::Check(work), request, now.mono + self.settings.lease_duration, now);
+                        self.send(Cause::Check(work), request, until, now);
                     }
                     None => {
                         self.writer.remove(&work);
