@@ -8,7 +8,9 @@ pub mod pointer;
 pub mod time;
 
 pub use attachment::{Attachments, Key, KeyForm, LeaseName, Problem};
-pub use lease::{AfterExpiry, Attached, Lease, LeaseSpec, LeaseStatus};
+pub use lease::{
+    AfterExpiry, Attached, Follows, Lease, LeaseSpec, LeaseStatus, OnLoss, PodSource, RenewFrom, SourceName,
+};
 pub use lessor::{Lessor, LessorStatus};
 pub use pointer::Pointer;
 

@@ -6,7 +6,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry, jiff::T
 use thiserror::Error;
 use uuid::Uuid;
 
-use super::published::Published;
+use super::{follow::Follow, published::Published};
 use crate::api::{
     lease::{AfterExpiry, FINALIZER, Lease},
     time,
@@ -79,6 +79,8 @@ pub struct Record {
     pub suspend: bool,
     /// Whether the object stays after an expiry (`spec.afterExpiry: Retain`).
     pub retain: bool,
+    /// What it follows (`spec.renewFrom`).
+    pub follow: Option<Box<Follow>>,
     /// The status, as published.
     pub status: Published,
 }
@@ -90,11 +92,14 @@ impl Record {
     /// [`Unreadable`] when the metadata lacks what every stored object has.
     pub fn read(lease: &Lease) -> Result<Self, Unreadable> {
         let meta = &lease.metadata;
+        let place = Place::new(
+            meta.namespace.as_deref().ok_or(Unreadable::Metadata("namespace"))?,
+            meta.name.as_deref().ok_or(Unreadable::Metadata("name"))?,
+        );
+        let renew_from = lease.spec.renew_from.as_ref();
         Ok(Self {
-            place: Place::new(
-                meta.namespace.as_deref().ok_or(Unreadable::Metadata("namespace"))?,
-                meta.name.as_deref().ok_or(Unreadable::Metadata("name"))?,
-            ),
+            follow: renew_from.and_then(|from| Follow::read(&place.namespace, from)).map(Box::new),
+            place,
             uid: uid_of(meta.uid.as_deref())?,
             version: version_of(meta.resource_version.as_deref())?,
             generation: meta.generation.unwrap_or_default(),
@@ -141,24 +146,33 @@ impl Recorded {
     /// Reads it from `metadata.managedFields`, where the server keeps the time of each writer's last change.
     pub fn read(lease: &Lease) -> Self {
         let entries = || lease.metadata.managed_fields.iter().flatten();
-        let latest = |matching: &dyn Fn(&ManagedFieldsEntry) -> bool| {
-            entries().filter(|entry| matching(entry)).filter_map(|entry| Some(entry.time.as_ref()?.0)).max()
-        };
         Self {
-            renewed: latest(&|entry| {
-                let spec = entry.fields_v1.as_ref().and_then(|fields| fields.0.get("f:spec"));
-                spec.is_some_and(|spec| {
-                    spec.get("f:renewTime").is_some() || spec.get("f:ttlSeconds").is_some()
-                })
-            }),
-            published: latest(&|entry| entry.subresource.as_deref() == Some("status")),
+            renewed: Self::of_renewal(entries()),
+            published: latest(entries(), |entry| entry.subresource.as_deref() == Some("status")),
         }
+    }
+
+    /// The last write by whoever owns `spec.renewTime` or `spec.ttlSeconds`, of a lease of ours or of
+    /// coordination.k8s.io.
+    pub(super) fn of_renewal<'a>(entries: impl Iterator<Item = &'a ManagedFieldsEntry>) -> Option<Timestamp> {
+        latest(entries, |entry| {
+            let spec = entry.fields_v1.as_ref().and_then(|fields| fields.0.get("f:spec"));
+            spec.is_some_and(|spec| spec.get("f:renewTime").is_some() || spec.get("f:ttlSeconds").is_some())
+        })
     }
 
     /// Whether the last renewal came after the last write of status for sure, so that no primary has answered it.
     pub fn renewed_unseen(&self) -> bool {
         self.published.is_some() && self.renewed > self.published
     }
+}
+
+/// The time of the latest write that matches.
+fn latest<'a>(
+    entries: impl Iterator<Item = &'a ManagedFieldsEntry>,
+    matching: impl Fn(&ManagedFieldsEntry) -> bool,
+) -> Option<Timestamp> {
+    entries.filter(|entry| matching(entry)).filter_map(|entry| Some(entry.time.as_ref()?.0)).max()
 }
 
 /// Reads `metadata.uid`.

@@ -23,6 +23,9 @@ impl Replica {
                 }
                 self.writer.done(&Work::Approach, WorkResult::None, false, flight.sent_at, now.mono);
             }
+            Cause::Lease(uid, Doing::Confirm(asked)) => {
+                self.confirm_answered(uid, asked, &flight, answer, now)
+            }
             Cause::Lease(uid, doing) => self.lease_answered(uid, doing, &flight, answer, now),
             Cause::Object(ref id, version, ref leases) => {
                 self.object_answered(id, version, leases, &flight, answer, now)
@@ -30,6 +33,7 @@ impl Replica {
             Cause::Arbitration => self.arbitration_answered(&flight, &answer, now),
             Cause::Check(ref work) => self.check_answered(work, &flight, answer, now),
             Cause::Kinds => self.kinds_answered(&answer, now),
+            Cause::Look => self.look_answered(&flight.request, answer, now),
         }
         self.follow_role(now);
     }
@@ -51,7 +55,7 @@ impl Replica {
             Answer::Lease(_) | Answer::Object(_) | Answer::Lessor(_) | Answer::Deleted => {
                 (WorkResult::Extend, false)
             }
-            Answer::Gone => (WorkResult::None, false),
+            Answer::Gone | Answer::Source(_) => (WorkResult::None, false),
             Answer::Refused(refusal) => {
                 self.lease_refused(uid, doing, refusal);
                 (WorkResult::None, !matches!(refusal, Refusal::Conflict | Refusal::LowerTerm))
@@ -78,7 +82,7 @@ impl Replica {
     }
 
     /// An answer says that a lease is gone, whatever the watch still shows.
-    fn bury_lease(&mut self, uid: Uuid, now: &Now) {
+    pub(super) fn bury_lease(&mut self, uid: Uuid, now: &Now) {
         self.leases.bury(uid);
         self.lose_lease(uid, Version::MAX, now);
     }
@@ -114,6 +118,16 @@ impl Replica {
                 let note = ttl.map_or("granted".to_owned(), |ttl| format!("granted for {} s", ttl.as_secs()));
                 (Some(Deed::Granted), "Granted", note)
             }
+            Doing::Follow(alive) => {
+                let followed = self.leases.get(&uid).and_then(|entry| entry.record.status.follows.as_ref());
+                let note = followed.map_or("follows nothing".to_owned(), |followed| followed.explain());
+                let about = About::Lease(place, uid);
+                self.out.notices.push(match alive {
+                    true => Notice::normal(about, "Following", note),
+                    false => Notice::warning(about, "NotFollowing", note),
+                });
+                return;
+            }
             Doing::Warn => (None, "Expiring", "ends soon unless it is renewed".to_owned()),
             Doing::End(deadline, attached) => {
                 let going = format!("{} objects and {} keys go", attached.objects, attached.keys);
@@ -134,7 +148,7 @@ impl Replica {
                 }
             }
             Doing::Release => (Some(Deed::Released), "Released", "all that was attached is gone".to_owned()),
-            Doing::Read | Doing::Prepare | Doing::Publish | Doing::Delete => {
+            Doing::Read | Doing::Confirm(_) | Doing::Prepare | Doing::Publish | Doing::Delete => {
                 tracing::debug!(lease = %place, ?doing, "done");
                 return;
             }
@@ -175,7 +189,7 @@ impl Replica {
             }
             Answer::Gone => self.lose_object(id, Some(version), now),
             Answer::Refused(refusal) => self.object_refused(id, version, &refusal, now),
-            Answer::Lease(_) | Answer::Lessor(_) => {}
+            Answer::Lease(_) | Answer::Lessor(_) | Answer::Source(_) => {}
         }
     }
 

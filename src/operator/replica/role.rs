@@ -123,7 +123,7 @@ impl Replica {
         let flights = std::mem::take(&mut self.flights);
         for (ticket, flight) in flights {
             let work = match &flight.cause {
-                Cause::Arbitration | Cause::Check(_) | Cause::Probe | Cause::Kinds => {
+                Cause::Arbitration | Cause::Check(_) | Cause::Probe | Cause::Kinds | Cause::Look => {
                     self.flights.insert(ticket, flight);
                     continue;
                 }
