@@ -293,8 +293,7 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         let n = self.alive(id)?;
         let (now, remaining) = (self.up(now), Ttl::from(remaining).as_millis());
         self.change(n, |slot| {
-            slot.deadline =
-                if slot.is_suspended() { remaining } else { now.saturating_add(remaining) };
+            slot.deadline = if slot.is_suspended() { remaining } else { now.saturating_add(remaining) };
         });
         Ok(())
     }

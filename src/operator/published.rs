@@ -287,8 +287,7 @@ impl Published {
                 Some((alive, reason.into(), since))
             }
         };
-        self.follows =
-            Some(Box::new(Followed { source: source.into(), uid: uid.or(old_uid), condition }));
+        self.follows = Some(Box::new(Followed { source: source.into(), uid: uid.or(old_uid), condition }));
     }
 
     /// Sets the condition `Released`; its time moves only when its status does.
@@ -336,7 +335,12 @@ mod tests {
     fn a_status_reads_back_as_it_was_written() {
         let mut published = granted();
         published.set_expiring(true, 2_000);
-        published.set_follows("pod/web-0".to_owned(), Some(Uuid::nil()), Some((false, following::SOURCE_FINISHED)), 2_500);
+        published.set_follows(
+            "pod/web-0".to_owned(),
+            Some(Uuid::nil()),
+            Some((false, following::SOURCE_FINISHED)),
+            2_500,
+        );
         published.set_released(
             Released { done: false, reason: "Hindered".into(), message: "configmap a is immutable".into() },
             3_000,

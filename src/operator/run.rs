@@ -2,7 +2,8 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    future::Future, net::SocketAddr,
+    future::Future,
+    net::SocketAddr,
     time::Duration,
 };
 

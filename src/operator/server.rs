@@ -105,10 +105,14 @@ impl Server {
                         Api::<PodLife>::namespaced(self.client.clone(), namespace).get(name).await?.sighting()
                     }
                     SourceKind::CoordinationLease | SourceKind::Node | SourceKind::Lease => {
-                        Api::<Heartbeat>::namespaced(self.client.clone(), namespace).get(name).await?.sighting()
+                        Api::<Heartbeat>::namespaced(self.client.clone(), namespace)
+                            .get(name)
+                            .await?
+                            .sighting()
                     }
                 };
-                let unreadable = || Answer::Refused(Refusal::Invalid("it lacks what every object has".to_owned()));
+                let unreadable =
+                    || Answer::Refused(Refusal::Invalid("it lacks what every object has".to_owned()));
                 sighting.map_or_else(unreadable, |sighting| Answer::Source(Box::new(sighting)))
             }
             Request::ReadObject { object } => {

@@ -130,9 +130,7 @@ async fn look_for<K>(
     };
     // These kinds are always there: one that seems to be missing is waited for.
     let watch = Watch { open: Box::new(open), fields, read, counts: |_| true, of_our_own: true };
-    watch
-        .keep(|seen| sender.send(Observation::Source(lookout.clone(), seen)).map(|sent| sent.is_ok()))
-        .await;
+    watch.keep(|seen| sender.send(Observation::Source(lookout.clone(), seen)).map(|sent| sent.is_ok())).await;
 }
 
 /// Finds a kind and watches it everywhere, until it isn't there any more; then looks for it again.

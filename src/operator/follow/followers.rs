@@ -349,9 +349,8 @@ impl Follows {
 
     /// So many sources of each kind are followed, by so many leases, and so many of these are kept alive.
     pub fn figures(&self) -> [(SourceKind, usize, usize, usize); 4] {
-        let mut figures = SourceKind::ALL.map(|kind| {
-            (kind, self.counts.get(&(kind, None)).copied().unwrap_or_default(), 0, 0)
-        });
+        let mut figures = SourceKind::ALL
+            .map(|kind| (kind, self.counts.get(&(kind, None)).copied().unwrap_or_default(), 0, 0));
         for follower in self.leases.values() {
             for (kind, _, followers, alive) in &mut figures {
                 let counts = usize::from(*kind == follower.follow.source.kind);
@@ -450,7 +449,9 @@ impl Follows {
             if read.is_none_or(|(asked, answered)| asked < deadline || answered + fresh < now) {
                 return Some(source.clone());
             }
-            at = self.leases.get(self.places.get(&source.place).filter(|_| source.kind == SourceKind::Lease)?)?;
+            at = self
+                .leases
+                .get(self.places.get(&source.place).filter(|_| source.kind == SourceKind::Lease)?)?;
         }
         None
     }
@@ -576,9 +577,9 @@ impl Follows {
     fn lookout_of(&self, source: &Source) -> Option<&Lookout> {
         let (namespace, name) = (Some(source.place.namespace.clone()), Some(source.place.name.clone()));
         let candidates = [(None, None), (namespace.clone(), None), (namespace, name)];
-        candidates.into_iter().find_map(|(namespace, name)| {
-            self.watched.get(&Lookout { kind: source.kind, namespace, name })
-        })
+        candidates
+            .into_iter()
+            .find_map(|(namespace, name)| self.watched.get(&Lookout { kind: source.kind, namespace, name }))
     }
 
     /// The sources that a lookout shows, in one order.
@@ -602,7 +603,8 @@ impl Follows {
         }
         let mut absent = Vec::new();
         for source in self.shown_by(lookout) {
-            let unknown = self.sources.get(&source).is_some_and(|state| matches!(state.known, Known::Unknown));
+            let unknown =
+                self.sources.get(&source).is_some_and(|state| matches!(state.known, Known::Unknown));
             match there.contains(&source.place) {
                 false => absent.push(source),
                 // It was shown before somebody followed it.

@@ -129,9 +129,7 @@ impl Replica {
                 let deadline = deadline.filter(|_| status.state() == Some(State::Expired));
                 (Doing::End(deadline, status.attached.unwrap_or_default()), write(status))
             }
-            Step::Act(Act::Publish(status)) => {
-                (news(&record.status, status), write(status))
-            }
+            Step::Act(Act::Publish(status)) => (news(&record.status, status), write(status)),
             Step::Refresh(status) => {
                 if !self.refreshes.take(now.mono) {
                     return None;
