@@ -89,6 +89,12 @@ impl Followed {
         matches!(self.condition, Some((true, ..)))
     }
 
+    /// Whether the source was seen not to keep it alive: not since it couldn't be seen.
+    pub fn was_lost(&self) -> bool {
+        let unseen = |reason: &str| matches!(reason, following::NOT_ENABLED | following::UNWATCHED);
+        self.condition.as_ref().is_some_and(|(alive, reason, _)| !alive && !unseen(reason))
+    }
+
     /// Why not, or that it does, for people.
     pub fn explain(&self) -> String {
         let source = &self.source;

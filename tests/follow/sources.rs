@@ -183,11 +183,16 @@ pub(crate) async fn followed(world: &World, name: &str, ttl: u64, from: Value) -
 /// # Panics
 /// If it has not ended, or too early or late.
 pub(crate) fn late_after(world: &World, life: &Life, last: Write) -> SignedDuration {
+    late_after_most(world, life, last, Duration::ZERO)
+}
+
+/// The same, where it may be later by `more`.
+pub(crate) fn late_after_most(world: &World, life: &Life, last: Write, more: Duration) -> SignedDuration {
     let end = life.end.unwrap_or_else(|| panic!("it hasn't ended: {life:?}"));
     let ttl = SignedDuration::try_from(life.ttl).expect("a TTL for a test");
     assert!(end.asked >= last.asked + ttl, "it ended early, last kept alive {last:?}: {life:?}");
     let late = end.answered.duration_since(last.answered + ttl);
-    let most = world.most_late(Duration::ZERO);
+    let most = world.most_late(more);
     assert!(late < most, "{late:?} late, which is more than {most:?}: {life:?}");
     late
 }

@@ -248,6 +248,14 @@ impl Follows {
         Change { source: true }
     }
 
+    /// Takes in that a lease was granted: what its source does to its time it does from now on.
+    pub fn granted(&mut self, uid: Uuid) {
+        if let Some(follower) = self.leases.get_mut(&uid) {
+            follower.view = View::Unknown;
+            follower.origin = Some(Origin::Fresh);
+        }
+    }
+
     /// Takes in that a lease follows nothing any more, or is over.
     pub fn unlink(&mut self, uid: Uuid) -> Change {
         let Some(follower) = self.leases.remove(&uid) else { return Change::default() };

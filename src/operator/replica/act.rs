@@ -167,7 +167,7 @@ fn news(old: &Published, new: &Published) -> Doing {
         followed.condition.as_ref().map(|(alive, reason, _)| (*alive, reason.clone()))
     };
     match following(new) {
-        Some((alive, reason)) if following(old) != Some((alive, reason.clone())) => Doing::Follow(alive),
+        Some(now) if following(old).as_ref() != Some(&now) => Doing::Follow,
         _ if warned(new) && !warned(old) => Doing::Warn,
         _ => Doing::Publish,
     }

@@ -116,16 +116,11 @@ impl Replica {
                 let entry = self.leases.get(&uid);
                 let ttl = entry.map(|entry| granted_ttl(entry.record.ttl_seconds, &self.settings));
                 let note = ttl.map_or("granted".to_owned(), |ttl| format!("granted for {} s", ttl.as_secs()));
+                self.tell_following(uid, place.clone(), false);
                 (Some(Deed::Granted), "Granted", note)
             }
-            Doing::Follow(alive) => {
-                let followed = self.leases.get(&uid).and_then(|entry| entry.record.status.follows.as_ref());
-                let note = followed.map_or("follows nothing".to_owned(), |followed| followed.explain());
-                let about = About::Lease(place, uid);
-                self.out.notices.push(match alive {
-                    true => Notice::normal(about, "Following", note),
-                    false => Notice::warning(about, "NotFollowing", note),
-                });
+            Doing::Follow => {
+                self.tell_following(uid, place, true);
                 return;
             }
             Doing::Warn => (None, "Expiring", "ends soon unless it is renewed".to_owned()),
@@ -155,6 +150,16 @@ impl Replica {
         };
         self.out.deeds.extend(deed);
         self.out.notices.push(Notice::normal(About::Lease(place, uid), reason, note));
+    }
+
+    /// Tells whether what a lease follows keeps it alive; that it does only where that is `news`.
+    fn tell_following(&mut self, uid: Uuid, place: Place, news: bool) {
+        let about = About::Lease(place, uid);
+        self.out.notices.extend(match self.explain_following(uid) {
+            Some((true, note)) if news => Some(Notice::normal(about, "Following", note)),
+            Some((false, note)) => Some(Notice::warning(about, "NotFollowing", note)),
+            _ => None,
+        });
     }
 
     pub(super) fn object_answered(

@@ -6,6 +6,7 @@ use crate::{
     operator::{
         follow::{Lookout, Sighting, Source, View},
         leases::Change,
+        published::Followed,
     },
 };
 
@@ -135,10 +136,13 @@ impl Replica {
             (*named.source == *follow.source.to_string()).then_some(named)
         });
         let restored = (change.new && record.status.is_granted())
-            .then(|| followed.is_none_or(|followed| !matches!(followed.condition, Some((false, ..)))));
+            .then(|| followed.is_none_or(|followed| !followed.was_lost()));
         let recorded = followed.and_then(|followed| followed.uid);
         let (follows, stood) = (follow.is_some(), entry.standing);
         let linked = self.follows.link(uid, place, follow, recorded, restored);
+        if change.granted {
+            self.follows.granted(uid);
+        }
         let as_source = Source::lease(place.clone());
         let is_followed = self.follows.is_followed(&as_source);
         if is_followed && (change.granted || change.renewed) {
@@ -272,6 +276,15 @@ impl Replica {
     pub(super) fn confirmation(&self, uid: Uuid, now: &Now) -> Option<Request> {
         let deadline = self.leases.deadline(uid)?;
         self.follows.unread_for(uid, deadline, now.lease, FRESH).map(|source| read(&source))
+    }
+
+    /// Whether what a lease follows keeps it alive, and what people should know of it.
+    pub(super) fn explain_following(&self, uid: Uuid) -> Option<(bool, String)> {
+        let (alive, reason) = self.follows.view_of(uid)?.condition()?;
+        let source = self.follows.source_of(uid)?.to_string();
+        let followed =
+            Followed { source: source.into(), uid: None, condition: Some((alive, reason.into(), 0)) };
+        Some((alive, followed.explain()))
     }
 
     /// What a lease follows, for its next step.

@@ -113,7 +113,7 @@ enum Doing {
     Publish,
     Warn,
     /// Whether what it follows keeps it alive.
-    Follow(bool),
+    Follow,
     /// With the deadline, unless it is a revoke, and with what goes.
     End(Option<LeaseTime>, Attached),
     Release,
