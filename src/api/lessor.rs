@@ -46,6 +46,13 @@ pub const KINDS_READY: &str = "KindsReady";
         json_path = ".status.transitions",
         description = "Changes of primary"
     ),
+    printcolumn(
+        name = "VERSION",
+        type_ = "string",
+        json_path = ".status.version",
+        description = "The version of the operator that is primary",
+        priority = 1
+    ),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
@@ -78,6 +85,10 @@ pub struct LessorStatus {
     /// How many leases there were when this was last written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases: Option<i64>,
+
+    /// The version of the operator that is primary, or was when nobody is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
 
     /// Conditions of the operator as a whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -5,6 +5,7 @@ pub mod crd;
 pub mod lease;
 pub mod lessor;
 pub mod pointer;
+pub mod recorded;
 pub mod time;
 
 pub use attachment::{Attachments, Key, KeyForm, LeaseName, Problem};
@@ -13,6 +14,7 @@ pub use lease::{
 };
 pub use lessor::{Lessor, LessorStatus};
 pub use pointer::Pointer;
+pub use recorded::Recorded;
 
 /// The API group of both custom resources, and the domain of every annotation and finalizer.
 pub const GROUP: &str = "lessor.dev";

@@ -227,6 +227,7 @@ impl Arbitration {
             proved_time: None,
             transitions: Some(known.status.transitions.unwrap_or_default().saturating_add(1)),
             leases: i64::try_from(leases).ok(),
+            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             ..known.status.clone()
         };
         Move::Send(Request::WriteLessor {
@@ -267,6 +268,7 @@ fn patch(status: &LessorStatus, primary: Option<&str>) -> Value {
         "provedTime": status.proved_time,
         "transitions": status.transitions,
         "leases": status.leases,
+        "version": status.version,
     })
 }
 

@@ -12,11 +12,14 @@ use super::{
     follow::{LeaseState, Standing, Time, Turn},
     hearing::Now,
     published::State,
-    record::{Place, Record, Recorded, from_millis, millis},
+    record::{Place, Record, from_millis, millis},
     settings::Settings,
     step::{Held, granted_ttl, seconds, whole_seconds},
 };
-use crate::lessor::{self, AboveMax, LeaseTime, Lessor, Rate};
+use crate::{
+    api::Recorded,
+    lessor::{self, AboveMax, LeaseTime, Lessor, Rate},
+};
 
 /// Times of the API are whole seconds, cut: what they show may be almost a second later.
 const RESOLUTION: Duration = Duration::from_secs(1);

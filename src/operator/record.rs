@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry, jiff::Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -133,48 +133,6 @@ impl Record {
     }
 }
 
-/// When the API server recorded the last renewal and our last write of status, by its own clock, in whole seconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Recorded {
-    /// The last write by whoever owns `spec.renewTime` or `spec.ttlSeconds`: at or after the last renewal.
-    pub renewed: Option<Timestamp>,
-    /// The last write of status.
-    pub published: Option<Timestamp>,
-}
-
-impl Recorded {
-    /// Reads it from `metadata.managedFields`, where the server keeps the time of each writer's last change.
-    pub fn read(lease: &Lease) -> Self {
-        let entries = || lease.metadata.managed_fields.iter().flatten();
-        Self {
-            renewed: Self::of_renewal(entries()),
-            published: latest(entries(), |entry| entry.subresource.as_deref() == Some("status")),
-        }
-    }
-
-    /// The last write by whoever owns `spec.renewTime` or `spec.ttlSeconds`, of a lease of ours or of
-    /// coordination.k8s.io.
-    pub(super) fn of_renewal<'a>(entries: impl Iterator<Item = &'a ManagedFieldsEntry>) -> Option<Timestamp> {
-        latest(entries, |entry| {
-            let spec = entry.fields_v1.as_ref().and_then(|fields| fields.0.get("f:spec"));
-            spec.is_some_and(|spec| spec.get("f:renewTime").is_some() || spec.get("f:ttlSeconds").is_some())
-        })
-    }
-
-    /// Whether the last renewal came after the last write of status for sure, so that no primary has answered it.
-    pub fn renewed_unseen(&self) -> bool {
-        self.published.is_some() && self.renewed > self.published
-    }
-}
-
-/// The time of the latest write that matches.
-fn latest<'a>(
-    entries: impl Iterator<Item = &'a ManagedFieldsEntry>,
-    matching: impl Fn(&ManagedFieldsEntry) -> bool,
-) -> Option<Timestamp> {
-    entries.filter(|entry| matching(entry)).filter_map(|entry| Some(entry.time.as_ref()?.0)).max()
-}
-
 /// Reads `metadata.uid`.
 pub(super) fn uid_of(uid: Option<&str>) -> Result<Uuid, Unreadable> {
     uid.and_then(|uid| uid.parse().ok()).ok_or(Unreadable::Metadata("uid"))
@@ -243,32 +201,6 @@ mod tests {
         let record = Record::read(&lease(sample())).expect("readable");
         assert_eq!(record.finalizers_with(true), ["example.com/other", FINALIZER]);
         assert_eq!(record.finalizers_with(false), ["example.com/other"]);
-    }
-
-    #[test]
-    fn the_last_renewal_is_read_from_the_writers_of_renew_time() {
-        let mut value = sample();
-        let entry = |manager: &str, time: &str, subresource: Option<&str>, fields: serde_json::Value| {
-            let mut entry =
-                json!({"manager": manager, "operation": "Update", "time": time, "fieldsV1": fields});
-            if let Some(subresource) = subresource {
-                entry["subresource"] = json!(subresource);
-            }
-            entry
-        };
-        value["metadata"]["managedFields"] = json!([
-            entry("kubectl", "2026-01-31T12:00:00Z", None, json!({"f:spec": {"f:ttlSeconds": {}}})),
-            entry("holder", "2026-01-31T12:00:20Z", None, json!({"f:spec": {"f:renewTime": {}}})),
-            entry("labels", "2026-01-31T12:00:40Z", None, json!({"f:metadata": {"f:labels": {}}})),
-            entry("lessor", "2026-01-31T12:00:50Z", Some("status"), json!({"f:status": {}})),
-        ]);
-        let recorded = Recorded::read(&lease(value.clone()));
-        assert_eq!(recorded.renewed, Some("2026-01-31T12:00:20Z".parse().expect("a time")));
-        assert_eq!(recorded.published, Some("2026-01-31T12:00:50Z".parse().expect("a time")));
-        assert_eq!(Recorded::read(&lease(sample())), Recorded::default());
-        assert!(!recorded.renewed_unseen() && !Recorded::default().renewed_unseen());
-        value["metadata"]["managedFields"][1]["time"] = json!("2026-01-31T12:00:51Z");
-        assert!(Recorded::read(&lease(value)).renewed_unseen());
     }
 
     #[test]

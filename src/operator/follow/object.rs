@@ -7,7 +7,10 @@ use kube::Resource;
 use serde::Deserialize;
 
 use super::sign::{Sighting, Sign};
-use crate::operator::record::{Place, Recorded, uid_of, version_of};
+use crate::{
+    api::Recorded,
+    operator::record::{Place, uid_of, version_of},
+};
 
 /// A Lease of coordination.k8s.io: its metadata, and when it was renewed.
 #[derive(Clone, Debug, Default, Deserialize)]

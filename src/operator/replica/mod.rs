@@ -34,7 +34,7 @@ use super::{
     leases::{Entry, Leases},
     notice::{About, Notice},
     published::{Published, State},
-    record::{Place, Record, Recorded, Version, uid_of, version_of},
+    record::{Place, Record, Version, uid_of, version_of},
     request::{Answer, Refusal, Request},
     settings::Settings,
     sight::{Scope, Sights},
@@ -43,7 +43,7 @@ use super::{
     watches::{Failure, Observation, Seen},
 };
 use crate::{
-    api::{Lease, lease::Attached},
+    api::{Lease, Recorded, lease::Attached},
     lessor::LeaseTime,
     writer_lease::{self, Action, Holder, Term, WorkResult, WriterLease},
 };
