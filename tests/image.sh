@@ -36,7 +36,10 @@ stand_in() {
   [[ -d "$root/usr/local/cargo" ]] || {
     debootstrap --variant=minbase --include=gcc,libc6-dev,ca-certificates "$suite" "$root"
     mkdir -p "$root/usr/local/rustup/toolchains" "$root/usr/local/cargo/bin"
-    local here="$root/usr/local/rustup/toolchains/$(basename "$toolchain")"
+    # Under the name by which rustup knows this version.
+    local here host
+    host=$(rustc --version --verbose | sed -n 's/^host: //p')
+    here="$root/usr/local/rustup/toolchains/$(rustc --version | cut -d' ' -f2)-$host"
     mkdir "$here"
     tar -C "$toolchain" --exclude=share --dereference -cf - . | tar -C "$here" -xf -
     for tool in rustup cargo rustc rustdoc; do

@@ -27,6 +27,7 @@ mod world;
 mod attachment;
 #[path = "../e2e/bad_input.rs"]
 mod bad_input;
+#[allow(dead_code, reason = "`served` says which are left out")]
 #[path = "../e2e/crash.rs"]
 mod crash;
 #[allow(dead_code, reason = "`served` says which are left out")]
@@ -56,7 +57,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 
 /// How many run at once, unless `--test-threads` says so: they wait more than they work.
-const AT_ONCE: usize = 12;
+const AT_ONCE: usize = 10;
 
 /// A test with a runtime of its own.
 fn trial<F: Future<Output = ()>>(name: String, test: impl FnOnce() -> F + Send + 'static) -> Trial {
