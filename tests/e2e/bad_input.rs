@@ -8,7 +8,7 @@ use lessor::api::Lease;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::world::{MOMENT, World, attached, condition, has_condition, holder};
+use crate::world::{MOMENT, World, attached, condition, has_condition, holder, until};
 
 impl World {
     /// A lease that has nothing to do with what is wrong, and must end in time.
