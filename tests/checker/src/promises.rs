@@ -12,7 +12,7 @@ use crate::{
     Checker, Figures, Promise, Report, Request, Violation,
     annotations::Attached,
     history::{History, Object, Version},
-    life::{End, FINALIZER, GROUP, Life, Release, seconds},
+    life::{End, FINALIZER, GROUP, Life, Release, Sign, seconds},
 };
 
 /// Two readings of one clock that is being adjusted may differ by so much more than the time between them.
@@ -67,18 +67,17 @@ impl Check<'_> {
     fn end_is_not_early(&mut self, life: &Life<'_>) {
         let Some(End { version, request: Some(request), since, expired: true }) = life.end else { return };
         let label = life.object.label();
-        let Some(sign) = life.last_sign().filter(|sign| sign.number < version.number) else {
+        let Some(sign) = life.last_sign().filter(|sign| sign.version.number < version.number) else {
             self.violation(Promise::NeverEarly, label, "it expired without a grant", [request]);
             return;
         };
-        let ttl = seconds(&sign, "ttlSeconds").unwrap_or_default();
+        let ttl = seconds(&sign.version, "ttlSeconds").unwrap_or_default();
         let ttl = self.checker.max_ttl.map_or(ttl, |max| max.min(ttl));
         let outages = &self.checker.outages;
         let stood_still: Vec<_> =
             life.suspensions(&sign).into_iter().chain(outages.iter().copied()).collect();
-        let ran = running(sign.made_by.received, since, &stood_still);
-        let lived =
-            life.grant.map(|grant| running(grant.made_by.received, since, outages)).unwrap_or_default();
+        let ran = running(sign.since, since, &stood_still);
+        let lived = life.grant.map(|grant| running(grant.since, since, outages)).unwrap_or_default();
         // The spec that was in force at the end has the cap.
         let capped = life
             .object
@@ -86,13 +85,13 @@ impl Check<'_> {
             .and_then(|version| seconds(version, "maxLifetimeSeconds"))
             .is_some_and(|lifetime| lived + CLOCK >= lifetime);
         if ran + CLOCK < ttl && !capped {
-            let renewed = if Some(sign.number) == life.grant.map(|grant| grant.number) {
+            let renewed = if Some(sign.version.number) == life.grant.map(|grant| grant.version.number) {
                 (Promise::NeverEarly, "its grant")
             } else {
                 (Promise::OneOutcome, "an accepted renewal")
             };
             let what = format!("it expired {ran:?} after {}, though its TTL is {ttl:?}", renewed.1);
-            self.violation(renewed.0, label, what, [sign.made_by, request]);
+            self.violation(renewed.0, label, what, [sign.version.made_by, request]);
         } else if !capped {
             let lease = format!("{}/{}", life.object.namespace, life.object.name);
             self.report.figures.lateness.push((ran.saturating_sub(ttl), lease));
@@ -213,7 +212,7 @@ impl Check<'_> {
 
     fn end_is_complete(&mut self, life: &Life<'_>) {
         let label = life.object.label();
-        if let Some(grant) = life.grant
+        if let Some(Sign { version: grant, .. }) = life.grant
             && !grant.has_finalizer(FINALIZER)
         {
             self.violation(
