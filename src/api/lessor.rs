@@ -66,7 +66,8 @@ pub struct LessorStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub primary: Option<String>,
 
-    /// Counts primaries. It never decreases, and no lease accepts a write of a lower term than it carries.
+    /// One more with each takeover. It never decreases, and no lease accepts a write of a lower term than it carries. The
+    /// first is the resourceVersion of this object, so that none is given out again after somebody has deleted it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub term: Option<i64>,
 

@@ -79,7 +79,8 @@ pub struct Change {
 
 /// All leases.
 pub struct Leases {
-    entries: HashMap<Uuid, Entry>,
+    /// Boxed, since a table of which up to half is empty would double what they take.
+    entries: HashMap<Uuid, Box<Entry>>,
     places: HashMap<Place, Uuid>,
     /// Those that answers say are gone, until the watch says so too: what it shows of them meanwhile is old.
     buried: HashMap<Uuid, Place>,
@@ -168,7 +169,7 @@ impl Leases {
             expect(new, self.lessor.renew_with(uid, ttl.into(), now.lease));
         }
         if old.max_lifetime_seconds != new.max_lifetime_seconds {
-            expect(new, self.lessor.set_end_by(uid, cap(new, now)));
+            expect(new, self.lessor.set_end_by(uid, cap(new, now, settings)));
         }
         if old.suspend || new.suspend || entry.standing != Standing::Running {
             stand(&mut self.lessor, entry, now);
@@ -202,7 +203,7 @@ impl Leases {
             overran: None,
             said: None,
         };
-        self.entries.insert(uid, entry);
+        self.entries.insert(uid, Box::new(entry));
         Change { new: true, ended, ..Change::default() }
     }
 
@@ -309,7 +310,7 @@ impl Leases {
     /// Forgets a lease.
     pub fn forget(&mut self, uid: Uuid) -> Option<Entry> {
         forget(&mut self.lessor, uid);
-        let entry = self.entries.remove(&uid)?;
+        let entry = *self.entries.remove(&uid)?;
         if self.places.get(&entry.record.place) == Some(&uid) {
             self.places.remove(&entry.record.place);
         }
@@ -322,7 +323,7 @@ impl Leases {
             let place = &entry.record.place;
             namespace.is_none_or(|namespace| *place.namespace == *namespace) && !shown.contains(place)
         };
-        let missing = self.entries.iter().filter(|(_, entry)| is_missing(entry));
+        let missing = self.iter().filter(|(_, entry)| is_missing(entry));
         let mut missing: Vec<Uuid> = missing.map(|(uid, _)| *uid).collect();
         missing.sort_unstable();
         missing
@@ -330,23 +331,23 @@ impl Leases {
 
     /// One lease.
     pub fn get(&self, uid: &Uuid) -> Option<&Entry> {
-        self.entries.get(uid)
+        self.entries.get(uid).map(Box::as_ref)
     }
 
     /// One lease.
     pub fn get_mut(&mut self, uid: &Uuid) -> Option<&mut Entry> {
-        self.entries.get_mut(uid)
+        self.entries.get_mut(uid).map(Box::as_mut)
     }
 
     /// The lease that has this name now.
     pub fn at(&self, place: &Place) -> Option<(Uuid, &Entry)> {
         let uid = self.places.get(place)?;
-        Some((*uid, self.entries.get(uid)?))
+        Some((*uid, self.get(uid)?))
     }
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (&Uuid, &Entry)> {
-        self.entries.iter()
+        self.entries.iter().map(|(uid, entry)| (uid, &**entry))
     }
 
     /// How many there are.
@@ -531,20 +532,23 @@ fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: 
     let grace = settings.start_grace.saturating_sub(now.mono);
     let remaining = if record.suspend { remaining } else { remaining.max(grace) };
     expect(record, lessor.restore(record.uid, ttl.into(), remaining, now.lease));
-    expect(record, lessor.set_end_by(record.uid, cap(record, now).map(|cap| cap.max(now.lease + grace))));
+    expect(
+        record,
+        lessor.set_end_by(record.uid, cap(record, now, settings).map(|cap| cap.max(now.lease + grace))),
+    );
     if record.suspend {
         expect(record, lessor.suspend(record.uid, now.lease));
     }
 }
 
-/// When the lease ends however often it is renewed.
-fn cap(record: &Record, now: &Now) -> Option<LeaseTime> {
+/// When the lease ends however often it is renewed: later rather than earlier, as far as clocks leave it open.
+fn cap(record: &Record, now: &Now, settings: &Settings) -> Option<LeaseTime> {
     let lifetime = seconds(record.max_lifetime_seconds?);
     let lived = match (record.status.grant, now.server) {
         (Some(grant), Some(server)) => elapsed(from_millis(grant.time), server),
         _ => Duration::ZERO,
     };
-    Some(now.lease + (lifetime + RESOLUTION).saturating_sub(lived))
+    Some(now.lease + (lifetime + RESOLUTION + settings.max_clock_skew).saturating_sub(lived))
 }
 
 fn elapsed(from: Timestamp, to: Timestamp) -> Duration {

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use crate::{
     history::Spread,
-    sources::{ALL, Heartbeat, followed, late_after, wait_following},
+    sources::{ALL, Heartbeat, check, followed, late_after, wait_following},
     world::World,
 };
 
@@ -54,6 +54,7 @@ pub(crate) async fn a_lease_lives_by_the_renewals_of_another_and_outlives_it_by_
     world.revoke("short").await;
     wait_following(&world, "third", "SourceMissing").await;
     world.wait_gone("third").await;
+    check(&world);
 }
 
 pub(crate) async fn leases_that_follow_one_another_in_a_circle_live_by_themselves() {
@@ -76,6 +77,7 @@ pub(crate) async fn leases_that_follow_one_another_in_a_circle_live_by_themselve
     // Now that it is open, each follows whoever comes.
     world.granted("b", json!({"ttlSeconds": 60})).await;
     wait_following(&world, "a", "SourceAlive").await;
+    check(&world);
 }
 
 pub(crate) async fn a_source_in_another_namespace_cannot_be_named() {
@@ -105,4 +107,5 @@ pub(crate) async fn a_source_in_another_namespace_cannot_be_named() {
         strict(json!({kind: {"name": "a"}})).await.expect("it is accepted");
         world.revoke("foreign").await;
     }
+    check(&world);
 }
