@@ -50,7 +50,7 @@ pub(crate) async fn a_thousand_leases_follow_one_heartbeat_at_no_request_and_end
     let lives = world.lives();
     assert_eq!(lives.len(), MANY);
     // A thousand at once, on a machine that has other things to do.
-    let more = Duration::from_secs(15);
+    let more = Duration::from_secs(30);
     let late = Spread::of(lives.iter().map(|life| late_after_most(&world, life, last, more)));
     let read = world.audit_of_node(mark);
     world.print(format_args!(

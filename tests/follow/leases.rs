@@ -24,11 +24,11 @@ pub(crate) async fn a_lease_lives_by_the_renewals_of_another_and_outlives_it_by_
     heart.start(Duration::from_secs(1));
     let _operator = world.primary(&[]).await;
     // Leases need no permission to be followed; what renews this one is its holder.
-    world.granted("held", json!({"ttlSeconds": 4})).await;
-    followed(&world, "first", 3, lease("held")).await;
-    followed(&world, "second", 3, lease("first")).await;
+    world.granted("held", json!({"ttlSeconds": 60})).await;
+    followed(&world, "first", 6, lease("held")).await;
+    followed(&world, "second", 6, lease("first")).await;
     let mark = world.mark();
-    for _ in 0..6 {
+    for _ in 0..10 {
         sleep(Duration::from_secs(1)).await;
         world.renew("held").await.expect("a renewal");
     }
@@ -36,7 +36,7 @@ pub(crate) async fn a_lease_lives_by_the_renewals_of_another_and_outlives_it_by_
     assert_eq!(written.requests(), 0, "{written}");
     // Suspended, it keeps them as well.
     world.change("held", json!({"suspend": true})).await.expect("a suspension");
-    sleep(Duration::from_secs(5)).await;
+    sleep(Duration::from_secs(10)).await;
     assert!(!world.leases().get("second").await.expect("it lives").is_ended());
     world.change("held", json!({"suspend": false})).await.expect("it goes on");
     let asked = Timestamp::now();

@@ -24,7 +24,11 @@ pub(crate) enum Kept<'a> {
         lost: Option<&'a Request>,
         /// Whether no TTL ran after that.
         at_once: bool,
+        /// Whether it was named by its uid, so that it may have been lost before the grant.
+        named: bool,
     },
+    /// By something that the log doesn't show.
+    Unknown,
 }
 
 /// Leases by namespace and name.
@@ -43,8 +47,12 @@ pub(crate) fn kept<'a>(
         return None;
     }
     if let Some(pod) = from.get("pod") {
-        let lost = lost(last.at("/status/follows/uid")?.as_str()?, history)?;
-        return Some(Kept::Until { lost, at_once: pod["onLoss"] == "End" });
+        let at_once = pod["onLoss"] == "End";
+        return match lost(last.at("/status/follows/uid")?.as_str()?, history) {
+            Some(lost) => Some(Kept::Until { lost, at_once, named: pod["uid"].is_string() }),
+            // Perhaps it was lost before the log began.
+            None => at_once.then_some(Kept::Unknown),
+        };
     }
     let mut beats = beats(life, end, history, leases, 0);
     beats.sort_by_key(|request| request.received);

@@ -87,16 +87,22 @@ impl<'a> Check<'a> {
             .is_some_and(|lifetime| lived + CLOCK >= lifetime);
         let (kept_by, ttl) = match follow::kept(life, version.number, self.history, &self.by_name) {
             None => (sign.made_by, ttl),
-            Some(Kept::Until { lost, at_once }) => {
+            Some(Kept::Unknown) => return,
+            Some(Kept::Until { lost, at_once, named }) => {
                 let Some(lost) = lost.filter(|lost| lost.received <= since || capped) else {
                     let what = "it expired though the Pod that it follows lives";
                     self.violation(Promise::NeverEarly, label, what, [request]);
                     return;
                 };
-                // A renewal after that counts by itself.
-                let kept = Some(lost).filter(|lost| lost.received > sign.made_by.received);
-                let ttl = if at_once && kept.is_some() { Duration::ZERO } else { ttl };
-                (kept.unwrap_or(sign.made_by), ttl)
+                let is_grant = Some(sign.number) == life.grant.map(|grant| grant.number);
+                if lost.received > sign.made_by.received {
+                    (lost, if at_once { Duration::ZERO } else { ttl })
+                } else if at_once && named && is_grant {
+                    (sign.made_by, Duration::ZERO)
+                } else {
+                    // A renewal after that counts by itself.
+                    (sign.made_by, ttl)
+                }
             }
             Some(Kept::Beats(beats)) => {
                 // One that came after the deadline saved nothing.
