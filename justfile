@@ -70,6 +70,10 @@ bench-attachments *args:
 bench-cluster *args:
     cargo bench --bench cluster -- {{ args }}
 
+# Measure leases that follow heartbeats beside as many that are renewed by hand; --leases 1000 --seconds 30 for less
+bench-follow *args:
+    cargo bench --bench follow -- {{ args }}
+
 # Let three whole operators live in simulated worlds: SEEDS is a count, or a range like 1000..2000
 simulate seeds="200":
     SEEDS={{ seeds }} cargo test --test simulation no_promise -- --nocapture

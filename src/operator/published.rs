@@ -345,7 +345,7 @@ mod tests {
             "pod/web-0".to_owned(),
             Some(Uuid::nil()),
             Some((false, following::SOURCE_FINISHED)),
-            2_500,
+            2_000,
         );
         published.set_released(
             Released { done: false, reason: "Hindered".into(), message: "configmap a is immutable".into() },

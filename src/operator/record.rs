@@ -94,12 +94,12 @@ impl Record {
     /// [`Unreadable`] when the metadata lacks what every stored object has.
     pub fn read(lease: &Lease) -> Result<Self, Unreadable> {
         let meta = &lease.metadata;
-        let finalizers = || meta.finalizers.iter().flatten();
         let place = Place::new(
             meta.namespace.as_deref().ok_or(Unreadable::Metadata("namespace"))?,
             meta.name.as_deref().ok_or(Unreadable::Metadata("name"))?,
         );
         let renew_from = lease.spec.renew_from.as_ref();
+        let finalizers = || meta.finalizers.iter().flatten();
         Ok(Self {
             follow: renew_from.and_then(|from| Follow::read(&place.namespace, from)).map(Box::new),
             place,

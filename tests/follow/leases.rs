@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use crate::{
     history::Spread,
-    sources::{ALL, Heartbeat, followed, late_after, wait_following},
+    sources::{ALL, Heartbeat, check, followed, late_after, wait_following},
     world::World,
 };
 
@@ -24,11 +24,11 @@ pub(crate) async fn a_lease_lives_by_the_renewals_of_another_and_outlives_it_by_
     heart.start(Duration::from_secs(1));
     let _operator = world.primary(&[]).await;
     // Leases need no permission to be followed; what renews this one is its holder.
-    world.granted("held", json!({"ttlSeconds": 4})).await;
-    followed(&world, "first", 3, lease("held")).await;
-    followed(&world, "second", 3, lease("first")).await;
+    world.granted("held", json!({"ttlSeconds": 60})).await;
+    followed(&world, "first", 6, lease("held")).await;
+    followed(&world, "second", 6, lease("first")).await;
     let mark = world.mark();
-    for _ in 0..6 {
+    for _ in 0..10 {
         sleep(Duration::from_secs(1)).await;
         world.renew("held").await.expect("a renewal");
     }
@@ -36,7 +36,7 @@ pub(crate) async fn a_lease_lives_by_the_renewals_of_another_and_outlives_it_by_
     assert_eq!(written.requests(), 0, "{written}");
     // Suspended, it keeps them as well.
     world.change("held", json!({"suspend": true})).await.expect("a suspension");
-    sleep(Duration::from_secs(5)).await;
+    sleep(Duration::from_secs(10)).await;
     assert!(!world.leases().get("second").await.expect("it lives").is_ended());
     world.change("held", json!({"suspend": false})).await.expect("it goes on");
     let asked = Timestamp::now();
@@ -54,6 +54,7 @@ pub(crate) async fn a_lease_lives_by_the_renewals_of_another_and_outlives_it_by_
     world.revoke("short").await;
     wait_following(&world, "third", "SourceMissing").await;
     world.wait_gone("third").await;
+    check(&world);
 }
 
 pub(crate) async fn leases_that_follow_one_another_in_a_circle_live_by_themselves() {
@@ -76,6 +77,7 @@ pub(crate) async fn leases_that_follow_one_another_in_a_circle_live_by_themselve
     // Now that it is open, each follows whoever comes.
     world.granted("b", json!({"ttlSeconds": 60})).await;
     wait_following(&world, "a", "SourceAlive").await;
+    check(&world);
 }
 
 pub(crate) async fn a_source_in_another_namespace_cannot_be_named() {
@@ -105,4 +107,5 @@ pub(crate) async fn a_source_in_another_namespace_cannot_be_named() {
         strict(json!({kind: {"name": "a"}})).await.expect("it is accepted");
         world.revoke("foreign").await;
     }
+    check(&world);
 }

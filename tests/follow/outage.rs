@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::{
     history::Spread,
-    sources::{ALL, Heartbeat, Pods, followed, late_after},
+    sources::{ALL, Heartbeat, Pods, check, followed, late_after},
     world::{World, install_crds},
 };
 
@@ -43,6 +43,7 @@ pub(crate) async fn no_lease_ends_since_a_node_could_not_beat_in_an_outage() {
         let late = Spread::of([late_after(&world, &world.life(name), last)]);
         world.print(format_args!("{name}: {late} late"));
     }
+    check(&world);
 }
 
 /// Stops the servers of a cluster.

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     history::{Spread, Write},
-    sources::{ALL, Pods, followed, late_after, wait_following},
+    sources::{ALL, Pods, check, followed, late_after, wait_following},
     world::{TOLERANCE, World},
 };
 
@@ -43,6 +43,7 @@ pub(crate) async fn a_lease_lives_as_long_as_its_pod_and_its_ttl_longer() {
     world.wait_map_gone("session").await;
     world.wait_gone("lease").await;
     world.print(format_args!("{} late", Spread::of([late_after(&world, &world.life("lease"), lost)])));
+    check(&world);
 }
 
 pub(crate) async fn a_lease_ends_at_once_with_its_pod_where_it_was_told_to() {
@@ -62,6 +63,7 @@ pub(crate) async fn a_lease_ends_at_once_with_its_pod_where_it_was_told_to() {
     world.wait_gone("lease").await;
     world.print(format_args!("gone {:?} after its Pod", start.elapsed()));
     assert!(start.elapsed() < TOLERANCE + Duration::from_secs(5));
+    check(&world);
 }
 
 pub(crate) async fn another_pod_of_the_name_is_another_pod() {
@@ -80,6 +82,7 @@ pub(crate) async fn another_pod_of_the_name_is_another_pod() {
     world.wait_gone("lease").await;
     late_after(&world, &world.life("lease"), lost);
     assert!(!world.leases().get("other").await.expect("it lives").is_ended());
+    check(&world);
 }
 
 pub(crate) async fn a_pod_that_has_succeeded_or_failed_is_over() {
@@ -101,6 +104,7 @@ pub(crate) async fn a_pod_that_has_succeeded_or_failed_is_over() {
         world.granted("late", json!({"ttlSeconds": 1, "renewFrom": pod(&name)})).await;
         world.wait_gone("late").await;
     }
+    check(&world);
 }
 
 pub(crate) async fn a_pod_that_was_replaced_while_no_operator_ran_is_noticed() {
@@ -125,6 +129,7 @@ pub(crate) async fn a_pod_that_was_replaced_while_no_operator_ran_is_noticed() {
     let end = life.end.expect("it has ended");
     assert!(end.asked.duration_since(start).as_secs_f64() >= 4.0, "{life:?}");
     assert!(!world.leases().get("stays").await.expect("it lives").is_ended());
+    check(&world);
 }
 
 pub(crate) async fn many_pods_are_followed_with_one_watch() {
@@ -160,4 +165,5 @@ pub(crate) async fn many_pods_are_followed_with_one_watch() {
         watches.requests()
     ));
     assert!(watches.requests() <= 2 * 9, "{watches}");
+    check(&world);
 }

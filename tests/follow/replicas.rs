@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
-    sources::{ALL, Heartbeat, Pods, followed},
+    sources::{ALL, Heartbeat, Pods, check, followed},
     world::{World, until},
 };
 
@@ -47,6 +47,7 @@ pub(crate) async fn a_takeover_moves_no_deadline_and_ends_nothing_that_beats() {
     assert!(!world.leases().get("pod").await.expect("it lives").is_ended());
     pods.delete("web").await;
     world.wait_gone("pod").await;
+    check(&world);
 }
 
 pub(crate) async fn restarts_end_nothing_that_beats() {
@@ -85,4 +86,5 @@ pub(crate) async fn restarts_end_nothing_that_beats() {
         let end = world.life(name).end.expect("it has ended");
         assert!(end.asked >= last.asked + SignedDuration::from_secs(5), "{name} ended early");
     }
+    check(&world);
 }

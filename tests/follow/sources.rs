@@ -14,6 +14,7 @@ use kube::{
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
 use lessor::api::{Lease, lease::condition, time};
+use lessor_checker::{Checker, Promise, Request};
 use serde_json::{Value, json};
 use tokio::{sync::Mutex, task::JoinHandle};
 
@@ -158,6 +159,15 @@ impl Pods {
         let patch = json!({"status": {"phase": phase}});
         self.0.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await.expect("a phase");
     }
+}
+
+/// Lets the checker look at all that has happened in this world, and to its node: no lease has ended early.
+pub(crate) fn check(world: &World) {
+    let entries = world.cluster.audit().expect("an audit log").with(&world.namespace).expect("its entries");
+    let requests: Vec<Request> = entries.into_iter().filter_map(Request::from_audit).collect();
+    let report = Checker::new("nobody of this name").check(&requests);
+    let early = |promise| matches!(promise, Promise::NeverEarly | Promise::OneOutcome);
+    assert!(!report.violations.iter().any(|violation| early(violation.promise)), "{report}");
 }
 
 /// Whether what a lease follows keeps it alive, or why not.

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::{
     history::Spread,
-    sources::{ALL, Heartbeat, followed, late_after, wait_following},
+    sources::{ALL, Heartbeat, check, followed, late_after, wait_following},
     world::World,
 };
 
@@ -51,6 +51,7 @@ pub(crate) async fn what_is_not_enabled_keeps_its_followers_from_ending_until_it
     let last = heart.stop().await;
     world.wait_gone("lease").await;
     world.print(format_args!("{} late", Spread::of([late_after(&world, &world.life("lease"), last)])));
+    check(&world);
 }
 
 pub(crate) async fn a_right_that_is_taken_away_ends_no_lease_and_one_that_is_given_back_lets_them_go_on() {
@@ -93,6 +94,7 @@ pub(crate) async fn a_right_that_is_taken_away_ends_no_lease_and_one_that_is_giv
     world.wait_gone("unwatched").await;
     let end = world.life("lease").end.expect("it has ended");
     assert!(end.asked.duration_since(last.asked).as_secs_f64() >= 4.0);
+    check(&world);
 }
 
 /// Applies what `lessor rbac` prints.
