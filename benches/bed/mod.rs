@@ -14,7 +14,7 @@ use kube::{
     api::{ObjectMeta, PostParams},
     runtime::{conditions::is_crd_established, wait::await_condition},
 };
-use lessor::api::{Lease, LeaseSpec, crd};
+use lessor::api::{AfterExpiry, Lease, LeaseSpec, crd};
 use lessor_cluster::{Cluster, Process};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -100,8 +100,17 @@ impl Bed {
 
     /// Makes one lease of this name.
     pub(crate) async fn lease(&self, name: &str, ttl_seconds: i64) {
-        let lease = Lease::new(name, LeaseSpec { ttl_seconds, ..LeaseSpec::default() });
-        self.leases().create(&PostParams::default(), &lease).await.expect("a lease");
+        self.lease_of(name, LeaseSpec { ttl_seconds, ..LeaseSpec::default() }).await;
+    }
+
+    /// Makes one lease of this name that stays when it has expired, to be looked at.
+    pub(crate) async fn lease_to_keep(&self, name: &str, ttl_seconds: i64) {
+        let after_expiry = AfterExpiry::Retain;
+        self.lease_of(name, LeaseSpec { ttl_seconds, after_expiry, ..LeaseSpec::default() }).await;
+    }
+
+    async fn lease_of(&self, name: &str, spec: LeaseSpec) {
+        self.leases().create(&PostParams::default(), &Lease::new(name, spec)).await.expect("a lease");
     }
 
     /// Makes a ConfigMap, attached to this lease as a whole if there is one.
