@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use thiserror::Error;
 use uuid::Uuid;
 
-use super::published::Published;
+use super::{follow::Follow, published::Published};
 use crate::api::{
     lease::{AfterExpiry, FINALIZER, Lease},
     time,
@@ -65,8 +65,10 @@ pub struct Record {
     pub generation: i64,
     /// Whether somebody has asked for its deletion.
     pub deleting: bool,
-    /// All finalizers, ours among them: a patch replaces the list as a whole.
-    pub finalizers: Box<[Box<str>]>,
+    /// Whether our finalizer is in place.
+    pub has_finalizer: bool,
+    /// All other finalizers: a patch replaces the list as a whole.
+    pub other_finalizers: Box<[Box<str>]>,
     /// `spec.ttlSeconds`, as asked for.
     pub ttl_seconds: i64,
     /// `spec.renewTime`, to see when it changes.
@@ -79,6 +81,8 @@ pub struct Record {
     pub suspend: bool,
     /// Whether the object stays after an expiry (`spec.afterExpiry: Retain`).
     pub retain: bool,
+    /// What it follows (`spec.renewFrom`).
+    pub follow: Option<Box<Follow>>,
     /// The status, as published.
     pub status: Published,
 }
@@ -90,16 +94,24 @@ impl Record {
     /// [`Unreadable`] when the metadata lacks what every stored object has.
     pub fn read(lease: &Lease) -> Result<Self, Unreadable> {
         let meta = &lease.metadata;
+        let place = Place::new(
+            meta.namespace.as_deref().ok_or(Unreadable::Metadata("namespace"))?,
+            meta.name.as_deref().ok_or(Unreadable::Metadata("name"))?,
+        );
+        let renew_from = lease.spec.renew_from.as_ref();
+        let finalizers = || meta.finalizers.iter().flatten();
         Ok(Self {
-            place: Place::new(
-                meta.namespace.as_deref().ok_or(Unreadable::Metadata("namespace"))?,
-                meta.name.as_deref().ok_or(Unreadable::Metadata("name"))?,
-            ),
+            follow: renew_from.and_then(|from| Follow::read(&place.namespace, from)).map(Box::new),
+            place,
             uid: uid_of(meta.uid.as_deref())?,
             version: version_of(meta.resource_version.as_deref())?,
             generation: meta.generation.unwrap_or_default(),
             deleting: meta.deletion_timestamp.is_some(),
-            finalizers: meta.finalizers.iter().flatten().map(|name| name.as_str().into()).collect(),
+            has_finalizer: finalizers().any(|name| name == FINALIZER),
+            other_finalizers: finalizers()
+                .filter(|name| *name != FINALIZER)
+                .map(|name| name.as_str().into())
+                .collect(),
             ttl_seconds: lease.spec.ttl_seconds,
             renew_time: lease.spec.renew_time.as_deref().map(Into::into),
             max_lifetime_seconds: lease.spec.max_lifetime_seconds,
@@ -110,14 +122,9 @@ impl Record {
         })
     }
 
-    /// Whether our finalizer is in place.
-    pub fn has_finalizer(&self) -> bool {
-        self.finalizers.iter().any(|name| &**name == FINALIZER)
-    }
-
     /// The finalizers with ours, or without it.
     pub fn finalizers_with(&self, ours: bool) -> Vec<String> {
-        let others = self.finalizers.iter().filter(|name| &***name != FINALIZER).map(|name| name.to_string());
+        let others = self.other_finalizers.iter().map(|name| name.to_string());
         others.chain(ours.then(|| FINALIZER.to_owned())).collect()
     }
 

@@ -48,12 +48,15 @@ pub(crate) struct World {
 }
 
 /// The cluster that all tests share, with the CRDs installed.
-async fn cluster() -> &'static Cluster {
+pub(crate) async fn cluster() -> &'static Cluster {
     static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
     let start = async || {
         let builder = Cluster::builder().controller_manager(true);
         // So that it shows which keys a patch was to remove.
         let builder = builder.audit_level("", "configmaps", Level::Request);
+        // What leases follow, for the checker.
+        let builder = builder.audit_level("coordination.k8s.io", "leases", Level::RequestResponse);
+        let builder = builder.audit_level("", "pods", Level::RequestResponse);
         let cluster = builder.start().await.expect("a cluster");
         install_crds(&cluster).await;
         cluster

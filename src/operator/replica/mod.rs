@@ -5,6 +5,7 @@
 
 mod act;
 mod answers;
+mod follow;
 mod kinds;
 mod next;
 mod observe;
@@ -28,6 +29,7 @@ use super::{
     attached::{AttachedObjects, Hindrance, Kind, Object, ObjectId, Removal},
     budget::Budget,
     deed::Deed,
+    follow::{Follows, Lookout, SourceKind, Standing, Time, Turn},
     hearing::Now,
     leases::{Entry, Leases},
     notice::{About, Notice},
@@ -36,7 +38,7 @@ use super::{
     request::{Answer, Refusal, Request},
     settings::Settings,
     sight::{Scope, Sights},
-    step::{Act, Situation, Step, granted_ttl},
+    step::{Act, Following, Situation, Step, granted_ttl},
     timers::Timers,
     watches::{Failure, Observation, Seen},
 };
@@ -71,6 +73,8 @@ pub struct Output {
     pub notices: Vec<Notice>,
     /// Count these.
     pub deeds: Vec<Deed>,
+    /// From now on, watch these for sources that leases follow, and no others; `None`: as before.
+    pub lookouts: Option<BTreeSet<Lookout>>,
 }
 
 /// A request under way.
@@ -94,16 +98,22 @@ enum Cause {
     Check(Work),
     /// The state of kinds, for people.
     Kinds,
+    /// A source that no watch will show by itself.
+    Look,
 }
 
 /// What a request for a lease was meant to do, to tell people when it's done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Read,
+    /// With the lease time at which it was asked for.
+    Confirm(LeaseTime),
     Prepare,
     Grant,
     Publish,
     Warn,
+    /// Whether what it follows keeps it alive.
+    Follow,
     /// With the deadline, unless it is a revoke, and with what goes.
     End(Option<LeaseTime>, Attached),
     Release,
@@ -135,11 +145,16 @@ pub struct Replica {
     lessor_seen: bool,
     /// How these watches fail, as long as they have shown nothing.
     lessor_failure: Option<Failure>,
+    /// Why the server doesn't let this replica compete, as people were told.
+    lessor_refusal: Option<Refusal>,
     lease_failure: Option<Failure>,
     /// Whether all leases have been shown, by scope.
     leases_seen: BTreeMap<Scope, bool>,
     sights: Sights,
     kind_report: KindReport,
+    follows: Follows,
+    /// When sources may be read again that could not be read.
+    read_sources_at: Duration,
     /// What people were told of as pending.
     pending_said: HashMap<Place, BTreeSet<ObjectId>>,
     flights: BTreeMap<Ticket, Flight>,
@@ -165,6 +180,7 @@ impl Replica {
         let scopes = settings.scopes();
         let kinds = settings.attachable.iter().map(|kind| kind.to_string().into());
         let sights = Sights::new(kinds, &scopes);
+        let follows = Follows::new(settings.follow.iter().copied(), settings.namespaces.is_empty());
         let writer = WriterLease::new(writer_lease::Config {
             max_running: settings.concurrency,
             seed: seed(&settings.identity),
@@ -177,10 +193,13 @@ impl Replica {
             arbitration: Arbitration::new(settings.identity.clone()),
             lessor_seen: false,
             lessor_failure: None,
+            lessor_refusal: None,
             lease_failure: None,
             leases_seen: scopes.into_iter().map(|scope| (scope, false)).collect(),
             sights,
             kind_report: KindReport::default(),
+            follows,
+            read_sources_at: Duration::ZERO,
             pending_said: HashMap::new(),
             flights: BTreeMap::new(),
             next_ticket: 0,
@@ -237,6 +256,11 @@ impl Replica {
         &self.leases
     }
 
+    /// What leases follow.
+    pub fn follows(&self) -> &Follows {
+        &self.follows
+    }
+
     /// The term that this replica leads under, if it does.
     pub fn leads(&self) -> Option<Term> {
         self.leading
@@ -283,6 +307,7 @@ impl Replica {
             self.act(now);
             self.probe(now);
             self.report_kinds(now);
+            self.look_out(now);
         }
         std::mem::take(&mut self.out)
     }
@@ -299,7 +324,9 @@ impl Replica {
         let writer = self.writer.wake_at(now.mono).map(|at| at.max(self.patient_until));
         let probe = (now.deaf && self.flights.is_empty()).then_some(self.probe_at);
         let kinds = self.report_kinds_at(now);
-        [writer, self.timers.first(), self.next_deadline(now), probe, kinds].into_iter().flatten().min()
+        let look = self.look_out_at(now);
+        let at = [writer, self.timers.first(), self.next_deadline(now), probe, kinds, look];
+        at.into_iter().flatten().min()
     }
 
     /// When the next deadline, or its approach, comes on the replica's clock.
@@ -321,7 +348,7 @@ impl Replica {
 
 /// Whether everything that was attached to this lease is gone: our finalizer is.
 fn is_released(entry: &Entry) -> bool {
-    entry.record.status.has_ended() && !entry.record.has_finalizer()
+    entry.record.status.has_ended() && !entry.record.has_finalizer
 }
 
 /// A number of this replica's own, from its name.
