@@ -19,7 +19,7 @@ fmt:
 
 # Look for what clippy minds
 lint:
-    cargo clippy --workspace --all-targets -- -D warnings
+    cargo clippy --workspace --all-targets --all-features -- -D warnings
 
 # Run the tests, or those whose names contain a text
 test *args:
@@ -32,6 +32,14 @@ clients:
 # Record a session of kubectl lease anew: docs/recording.txt
 recording:
     cargo test --test kubectl_lease -- --ignored the_recording_is_made
+
+# Build the image as the Dockerfile says, without a container engine, and look into it; needs root on Debian
+image *platforms:
+    bash tests/image.sh {{ platforms }}
+
+# Let a collector get traces, which needs a build with the feature otel
+traces:
+    cargo test --features otel --test traces
 
 # Build the documentation, without warnings
 doc:

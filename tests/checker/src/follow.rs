@@ -82,7 +82,7 @@ fn beats<'a>(
         }
         let of_source = sources.iter().flat_map(|source| {
             let signs = source.renewals.iter().chain(source.grant.as_ref());
-            let own = signs.filter(|version| version.number > since).map(|version| version.made_by);
+            let own = signs.filter(|sign| sign.version.number > since).map(|sign| sign.version.made_by);
             let until = source.end.as_ref().map_or(end, |over| over.version.number.min(end));
             own.chain(beats(source, until, history, leases, depth + 1)).collect::<Vec<_>>()
         });

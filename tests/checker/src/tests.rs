@@ -422,6 +422,24 @@ fn an_end_that_was_stored_and_not_logged_is_no_early_end() {
     assert_eq!((report.figures.expired, report.figures.unlogged), (0, 1));
 }
 
+#[test]
+fn a_grant_or_renewal_that_was_stored_though_the_answer_does_not_say_so_counts_from_its_request() {
+    for renewed in [false, true] {
+        let mut log = Log::default();
+        log.grant("a", json!({"ttlSeconds": 5}));
+        if renewed {
+            log.sleep(4.0);
+            log.patch("holder", "leases/a", json!({"spec": {"renewTime": "2026-01-31T12:00:00Z"}}));
+        }
+        log.requests.last_mut().expect("a request").code = 504;
+        log.sleep(4.0);
+        log.patch(OPERATOR, "leases/a/status", json!({"status": {"term": 1}}));
+        log.sleep(1.5);
+        log.end("a");
+        log.assert_kept();
+    }
+}
+
 // --- P3 ---------------------------------------------------------------------------------------------------------
 
 #[test]
