@@ -8,7 +8,7 @@ use lessor::api::Lease;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    bed::{Bed, Replica, primary_of},
+    bed::{Bed, Replica, memory, primary_of},
     table::Table,
     three,
 };
@@ -77,6 +77,9 @@ pub(crate) async fn measure(bed: &Bed, sizes: &[usize], table: &mut Table) {
         table.add(&of, "the most that it ever had", replicas[primary].peak_memory(), "MB");
         table.add_with_aim(&of, "of one processor, primary at rest", used(primary), "%", AT_REST);
         table.add_with_aim(&of, "of one processor, follower at rest", used(follower), "%", AT_REST);
+        let [api_server, etcd] = bed.servers();
+        table.add(&of, "memory of the API server", memory(api_server), "MB");
+        table.add(&of, "memory of etcd", memory(etcd), "MB");
         for replica in &replicas {
             replica.process.stop().await.expect("it stops");
         }
