@@ -320,12 +320,17 @@ fn told(args: &[&str]) -> BTreeSet<Right> {
 pub(crate) async fn the_charts_rights_are_those_that_the_operator_itself_says_it_needs() {
     let kinds = "secrets,pods,deployments.apps:pointers,things.example.com/v1";
     let attachable = format!("attachable={{{kinds}}}");
+    let follow = "follow.nodes=true,follow.pods=true,follow.coordinationLeases=true";
     for (values, args) in [
         (vec![], vec![]),
         (vec!["--set", "settings.lessor=other"], vec!["--lessor", "other"]),
         (vec!["--set", "watchNamespaces={one,two}"], vec!["--namespace", "one,two"]),
         (vec!["--set", &attachable], vec!["--attachable", kinds]),
-        (vec!["--set", "follow.nodes=true,follow.pods=true"], vec!["--follow", "nodes,pods"]),
+        (vec!["--set", follow], vec!["--follow", "nodes,pods,coordination-leases"]),
+        (
+            vec!["--set", "follow.nodes=true,watchNamespaces={one,two}"],
+            vec!["--follow", "nodes", "--namespace", "one,two"],
+        ),
     ] {
         assert_eq!(rights(&documents(&render(&values).await)), told(&args), "{values:?}");
     }
