@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use kube::api::DeleteParams;
-use lessor::api::Lease;
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -101,9 +100,11 @@ async fn takeover(bed: &Bed, replicas: &mut Vec<Replica>, of: &str, table: &mut 
     granted_one(bed, "soon").await;
     granted_one(bed, "later").await;
     sleep(Duration::from_secs(6)).await;
+    // An ended lease has no `expiryTime` any more.
+    let promised = [expiry(bed, "soon").await, expiry(bed, "later").await];
     let primary = primary_of(replicas).await;
     replicas[primary].process.kill().await.expect("it dies");
-    let late = [ended(bed, "soon").await, ended(bed, "later").await];
+    let late = [late(bed, "soon", promised[0]).await, late(bed, "later", promised[1]).await];
     for name in ["soon", "later"] {
         bed.leases().delete(name, &DeleteParams::default()).await.expect("a deletion");
     }
@@ -145,16 +146,18 @@ async fn granted_one(bed: &Bed, name: &str) {
     }
 }
 
+/// The published deadline of a lease.
+async fn expiry(bed: &Bed, name: &str) -> Timestamp {
+    let lease = bed.leases().get(name).await.expect("a lease");
+    lease.status.and_then(|status| status.expiry_time).expect("a deadline").0
+}
+
 /// Waits for an end; how long after the published deadline it was committed, in seconds.
-async fn ended(bed: &Bed, name: &str) -> f64 {
-    let committed = |lease: &Lease| {
-        let status = lease.status.as_ref()?;
-        Some((status.end_time.as_ref()?.0, status.expiry_time.as_ref()?.0))
-    };
+async fn late(bed: &Bed, name: &str, promised: Timestamp) -> f64 {
     loop {
         let lease = bed.leases().get(name).await.expect("a lease that stays");
-        if let Some((end, expiry)) = committed(&lease) {
-            return Timestamp::duration_since(end, expiry).as_secs_f64();
+        if let Some(end) = lease.status.and_then(|status| status.end_time) {
+            return end.0.duration_since(promised).as_secs_f64();
         }
         sleep(Duration::from_millis(50)).await;
     }
