@@ -19,7 +19,8 @@ WORKDIR /source
 COPY . .
 ARG TARGETARCH
 ARG FEATURES=""
-# The caches of cargo and of the compiler outlive this build, so that only what has changed is compiled anew.
+# The caches of cargo and of the compiler outlive this build, so that dependencies are compiled once. Our own code is
+# compiled each time: a file that was copied may be older than what is in the cache, and yet differ from what that is of.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/source/target,sharing=locked \
     case "$TARGETARCH" in \
@@ -28,6 +29,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
         *) echo "there is no image for the platform $TARGETARCH" >&2; exit 1 ;; \
     esac \
     && rustup target add "$target" \
+    && touch src/lib.rs src/main.rs \
     && export TARGET_CFLAGS="-isystem /usr/include/$(uname -m)-linux-musl" \
     && cargo build --release --locked --package lessor --bin lessor --features "$FEATURES" --target "$target" \
     && install -D "target/$target/release/lessor" /image/usr/bin/lessor
