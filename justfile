@@ -65,3 +65,7 @@ simulate seeds="200":
 # Break the code in one place after another, and see which test finds it; part of a name tries only those
 mutants name="":
     bash tests/mutants/run.sh {{ quote(name) }}
+
+# Three replicas on a real API server, leases that come and go, and something that breaks every few seconds
+soak minutes="10":
+    SOAK_MINUTES={{ minutes }} cargo test --test replicas -- --ignored soak
