@@ -28,7 +28,7 @@ use super::LeaseTime;
 /// It may step back when an outage is noticed, to the last sign of life. While it [stands
 /// still](Self::stands_still), somebody must ask the server something, or it stands still for ever: at rest
 /// nobody would.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseClock {
     patience: Duration,
     /// How much monotonic time was no lease time.

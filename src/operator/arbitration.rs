@@ -2,6 +2,8 @@
 //!
 //! When to try is the [writer lease](crate::writer_lease)'s decision; this is how.
 
+use std::hash::{Hash, Hasher};
+
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -59,7 +61,7 @@ pub enum Verdict {
     Orphaned(Term),
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 enum Stage {
     Idle,
     Proving(Term),
@@ -73,7 +75,7 @@ enum Stage {
 }
 
 /// The arbitration of one replica: one at a time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Arbitration {
     identity: String,
     known: Option<Known>,
@@ -96,6 +98,13 @@ impl Arbitration {
     /// Whether a request of an arbitration is under way.
     pub fn is_busy(&self) -> bool {
         self.stage != Stage::Idle
+    }
+
+    /// Feeds all that decides what is next.
+    pub(super) fn digest(&self, state: &mut impl Hasher) {
+        let known = self.known.as_ref();
+        known.map(|known| (known.version, &known.status.primary, known.status.term)).hash(state);
+        (&self.stage, self.claiming).hash(state);
     }
 
     /// Takes in a version of our `Lessor`. Answers with whom it names, if it is news.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    hash::{Hash, Hasher},
     time::Duration,
 };
 
@@ -21,7 +22,7 @@ use crate::lessor::{self, AboveMax, LeaseTime, Lessor, Rate};
 const RESOLUTION: Duration = Duration::from_secs(1);
 
 /// A lease, and what is remembered of it beside its object.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Entry {
     /// The object as last seen.
     pub record: Record,
@@ -70,6 +71,7 @@ pub struct Change {
 }
 
 /// All leases.
+#[derive(Clone)]
 pub struct Leases {
     entries: HashMap<Uuid, Entry>,
     places: HashMap<Place, Uuid>,
@@ -276,6 +278,19 @@ impl Leases {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// Feeds all that is known of all leases, in one order.
+    pub(super) fn digest(&self, state: &mut impl Hasher) {
+        let mut uids: Vec<&Uuid> = self.entries.keys().collect();
+        uids.sort_unstable();
+        for uid in uids {
+            (uid, self.entries.get(uid), self.lessor.lookup(*uid)).hash(state);
+        }
+        // One uid is one place, so what lies where follows, and whose news it is.
+        let mut buried: Vec<&Uuid> = self.buried.keys().chain(self.places.values()).collect();
+        buried.sort_unstable();
+        (buried, self.buried.len(), self.lessor.is_primary(), self.lessor.next_wakeup()).hash(state);
     }
 
     /// Takes those leases from the lessor whose time has run out, in the order of their deadlines and as many as its rate

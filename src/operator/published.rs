@@ -13,7 +13,7 @@ use crate::api::{
 type Millis = i64;
 
 /// The state of a lease: the reason of its condition `Active`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// It runs.
     Granted,
@@ -49,7 +49,7 @@ impl State {
 }
 
 /// What was granted, and when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grant {
     /// The TTL, in seconds.
     pub ttl_seconds: i64,
@@ -60,7 +60,7 @@ pub struct Grant {
 }
 
 /// The condition `Released`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Released {
     /// True: everything that was attached is gone. False: something hinders that.
     pub done: bool,
@@ -71,7 +71,7 @@ pub struct Released {
 }
 
 /// A status, without what only the writer adds (its name, its term) and without text that follows from the rest.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Published {
     /// The reason of `Active`, and since when its status is what it is.
     pub state: Option<(State, Millis)>,

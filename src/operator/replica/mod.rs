@@ -5,6 +5,7 @@
 
 mod act;
 mod answers;
+mod digest;
 mod kinds;
 mod next;
 mod observe;
@@ -61,7 +62,7 @@ pub enum Work {
 pub type Ticket = u64;
 
 /// What the shell is to do now.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Output {
     /// Send these, each to be answered by its time, on the replica's clock.
     pub requests: Vec<(Ticket, Request, Duration)>,
@@ -74,14 +75,14 @@ pub struct Output {
 }
 
 /// A request under way.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Flight {
     cause: Cause,
     request: Request,
     sent_at: Duration,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 enum Cause {
     Approach,
     Lease(Uuid, Doing),
@@ -97,7 +98,7 @@ enum Cause {
 }
 
 /// What a request for a lease was meant to do, to tell people when it's done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Doing {
     Read,
     Prepare,
@@ -124,6 +125,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) const FRESH: Duration = Duration::from_secs(1);
 
 /// See the [module](self).
+#[derive(Clone)]
 pub struct Replica {
     settings: Settings,
     leases: Leases,
