@@ -442,7 +442,8 @@ fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: 
         remaining = ttl;
     }
     // On a start nobody knows how long holders couldn't renew. A suspended lease lost nothing meanwhile.
-    let grace = settings.start_grace.saturating_sub(now.mono);
+    // In lease time: as long as the server hasn't been heard at all, holders can't renew.
+    let grace = settings.start_grace.saturating_sub(now.lease.since(LeaseTime::ZERO));
     let remaining = if record.suspend { remaining } else { remaining.max(grace) };
     expect(record, lessor.restore(record.uid, ttl.into(), remaining, now.lease));
     expect(record, lessor.set_end_by(record.uid, cap(record, now).map(|cap| cap.max(now.lease + grace))));

@@ -119,7 +119,7 @@ enum Timer {
     Pending(Place),
 }
 
-/// How often a deaf replica asks whether the server is heard again.
+/// How often a replica asks whether the server is heard, where nothing else tells.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// The end of a lease is not committed without a sign of life from the API server within this time.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
@@ -153,7 +153,7 @@ pub struct Replica {
     /// The kind `Lessor` is gone: only what nobody else could finish is finished.
     orphaned: bool,
     approached: Option<LeaseTime>,
-    /// When a deaf replica may ask whether it is heard again.
+    /// When this replica may ask again whether the server is heard.
     probe_at: Duration,
     stopping: Option<Duration>,
     out: Output,
@@ -294,7 +294,7 @@ impl Replica {
         }
         let writer = self.writer.wake_at(now.mono).map(|at| at.max(self.patient_until));
         let stop = self.stopping.filter(|_| self.leading.is_some());
-        let probe = (now.deaf && self.flights.is_empty()).then_some(self.probe_at);
+        let probe = self.probe_due(now);
         let kinds = self.report_kinds_at(now);
         [writer, self.timers.first(), self.next_deadline(now), stop, probe, kinds].into_iter().flatten().min()
     }
@@ -327,5 +327,7 @@ fn seed(identity: &str) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(identity)
 }
 
+#[cfg(test)]
+mod strangers;
 #[cfg(test)]
 mod tests;

@@ -10,14 +10,14 @@ const ME: &str = "me_1";
 const UID: &str = "0e2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f10";
 
 /// A replica and its clocks.
-struct Play {
+pub(super) struct Play {
     replica: Replica,
     mono: Duration,
     /// Since when the server has been silent.
     heard: Duration,
     version: u64,
     /// What was asked and not answered yet.
-    asked: Vec<(Ticket, Request)>,
+    pub(super) asked: Vec<(Ticket, Request)>,
     notices: Vec<Notice>,
 }
 
@@ -40,7 +40,7 @@ impl Play {
     }
 
     /// A replica that is primary under term 1.
-    fn primary() -> Self {
+    pub(super) fn primary() -> Self {
         let mut play = Self::new();
         play.observe(Observation::Lessor(Seen::All(Default::default())));
         play.pass(100);
@@ -57,7 +57,7 @@ impl Play {
     }
 
     /// A replica that follows another under term 1.
-    fn follower() -> Self {
+    pub(super) fn follower() -> Self {
         let mut play = Self::new();
         let lessor = play.lessor(json!({"primary": "other_1", "term": 1}));
         play.observe(Observation::Lessor(Seen::There(Box::new(lessor))));
@@ -85,7 +85,7 @@ impl Play {
         self.notices.extend(output.notices);
     }
 
-    fn observe(&mut self, observation: Observation) {
+    pub(super) fn observe(&mut self, observation: Observation) {
         self.heard = self.mono;
         self.replica.observe(observation, &self.now());
         self.poll();
@@ -99,7 +99,7 @@ impl Play {
     }
 
     /// Lets time pass, waking up when the replica wants to.
-    fn pass(&mut self, millis: u64) {
+    pub(super) fn pass(&mut self, millis: u64) {
         let until = self.mono + Duration::from_millis(millis);
         let mut wakes = 0;
         while let Some(at) = self.replica.wake_at(&self.now()).filter(|at| *at <= until) {
@@ -150,12 +150,12 @@ impl Play {
         Box::new(serde_json::from_value(lease).expect("a lease"))
     }
 
-    fn see_lease(&mut self, change: impl FnOnce(&mut Value)) {
+    pub(super) fn see_lease(&mut self, change: impl FnOnce(&mut Value)) {
         let lease = self.lease(change);
         self.observe(Observation::Lease(None, Seen::There(lease)));
     }
 
-    fn see_map(&mut self, name: &str, annotations: Value) {
+    pub(super) fn see_map(&mut self, name: &str, annotations: Value) {
         let version = self.next_version();
         let meta: ObjectMeta = serde_json::from_value(json!({
             "namespace": "shop", "name": name, "uid": UID, "resourceVersion": version, "annotations": annotations,

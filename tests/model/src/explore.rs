@@ -1,6 +1,9 @@
 //! The model as the model checker wants it, and what it is asked.
 
-use std::time::{Duration, Instant};
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
@@ -101,7 +104,7 @@ pub struct Found {
     pub unshown: Vec<&'static str>,
 }
 
-/// A run that breaks a promise.
+/// A run that breaks a promise. Shown, it takes a line for each departure.
 #[derive(Debug)]
 pub struct Broken {
     /// Which.
@@ -110,6 +113,19 @@ pub struct Broken {
     pub why: String,
     /// The run.
     pub actions: Vec<Action>,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {}", self.property, self.why)?;
+        for same in self.actions.chunk_by(|one, other| one == other) {
+            match same {
+                [Action::Proceed, ..] => writeln!(f, "    {} steps", same.len())?,
+                _ => same.iter().try_for_each(|action| writeln!(f, "    {action:?}"))?,
+            }
+        }
+        Ok(())
+    }
 }
 
 fn keeps(world: &World, promise: Promise) -> bool {

@@ -52,6 +52,8 @@ struct Life {
     name: &'static str,
     /// When it was granted or renewed last, and which of the two.
     sign: Option<(u32, bool)>,
+    /// When its grant was sent. It may have arrived later.
+    grant_sent: u32,
     ended: Option<u32>,
     released: bool,
 }
@@ -63,6 +65,8 @@ pub struct Sender<'a> {
     pub identity: &'a str,
     /// When it started.
     pub born: u32,
+    /// When it sent this.
+    pub sent: u32,
     /// Whether its watch of ConfigMaps shows what there is.
     pub sees_maps: bool,
 }
@@ -213,6 +217,7 @@ impl History {
         if !status["endTime"].is_string() {
             if life.sign.is_none() && status["grantTime"].is_string() {
                 life.sign = Some((now, false));
+                life.grant_sent = sender.sent.min(now);
             }
             return;
         }
@@ -220,7 +225,13 @@ impl History {
             return;
         }
         life.ended = Some(now);
-        let (name, sign) = (life.name, life.sign);
+        let (name, mut sign) = (life.name, life.sign);
+        // A replica that starts anew knows the grant by the time that its sender named.
+        if let Some((at, false)) = sign
+            && sender.born >= at
+        {
+            sign = Some((life.grant_sent, false));
+        }
         self.seen.revoked |= reason("Revoked");
         if !reason("Expired") {
             return;

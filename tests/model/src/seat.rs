@@ -54,6 +54,8 @@ pub struct Seat {
     pub watches: [Watch; 3],
     /// What it has asked and waits for.
     pub asked: BTreeMap<Ticket, Asked>,
+    /// When the replica wants to act again if nothing happens before.
+    wakes: Option<Duration>,
     digest: u64,
 }
 
@@ -83,6 +85,8 @@ pub struct Watch {
 pub struct Asked {
     /// What it asks.
     pub request: Arc<Request>,
+    /// When it was sent, by the world's time.
+    pub sent: u32,
     /// When it gives up, on its clock.
     pub by: Duration,
     /// What the server answered, once it has.
@@ -113,6 +117,7 @@ impl Seat {
             kind: Arc::new(Kind::config_map()),
             watches: Stream::ALL.map(watch),
             asked: BTreeMap::new(),
+            wakes: None,
             digest: 0,
         };
         seat.note();
@@ -153,8 +158,9 @@ impl Seat {
             if counts(&request) {
                 self.clock.sent(ticket, mono);
             }
-            self.asked.insert(ticket, Asked { request: Arc::new(request), by, answer: None, held: None });
+            self.asked.insert(ticket, Asked { request: Arc::new(request), sent: now, by, answer: None, held: None });
         }
+        self.wakes = self.replica.0.wake_at(&self.now(now));
         self.note();
         given_up
     }
@@ -168,8 +174,7 @@ impl Seat {
         for ticket in late {
             given_up.extend(self.fail(ticket, now, true));
         }
-        let at = self.now(now);
-        if self.replica.0.wake_at(&at).is_some_and(|wake| wake <= mono) {
+        if self.wakes.is_some_and(|wakes| wakes <= mono) {
             given_up.extend(self.poll(now));
         }
         self.note();
@@ -210,9 +215,13 @@ impl Seat {
         })
     }
 
-    /// A watch shows all that it has to show.
+    /// A watch shows all that it has to show, or that it has broken.
     pub fn look(&mut self, stream: Stream, now: u32) -> Vec<Asked> {
-        let news = std::mem::take(&mut self.watches[stream as usize].news);
+        let queue = &mut self.watches[stream as usize].news;
+        let news = match queue.pop_front_if(|news| matches!(news, News::Broken)) {
+            Some(broken) => VecDeque::from([broken]),
+            None => std::mem::take(queue),
+        };
         self.hear(now, |seat, mono| {
             for news in news {
                 if stream != Stream::Maps {
@@ -267,10 +276,10 @@ impl Seat {
     pub fn note(&mut self) {
         let mut state = DefaultHasher::new();
         self.replica.0.digest(&mut state);
-        (&self.identity, self.born, &self.clock, &self.watches).hash(&mut state);
+        (&self.identity, self.born, &self.clock, &self.watches, self.wakes).hash(&mut state);
         self.date.map(|(date, at)| (date.as_second(), at)).hash(&mut state);
         for (ticket, asked) in &self.asked {
-            (ticket, asked.by, asked.held).hash(&mut state);
+            (ticket, asked.sent, asked.by, asked.held).hash(&mut state);
             hash_request(&asked.request, &mut state);
             asked.answer.as_deref().map(|answer| hash_answer(answer, &mut state)).hash(&mut state);
         }

@@ -148,12 +148,13 @@ struct Late {
     identity: Arc<str>,
     born: u32,
     request: Arc<Request>,
+    sent: u32,
     since: u32,
 }
 
 impl Hash for Late {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.identity, self.since).hash(state);
+        (&self.identity, self.sent, self.since).hash(state);
         hash_request(&self.request, state);
     }
 }
@@ -399,7 +400,7 @@ impl World {
             Action::Release(number, what) => self.release(number, what),
             Action::Arrive(which) => {
                 let late = self.late.remove(which);
-                let sender = Sender { identity: &late.identity, born: late.born, sees_maps: false };
+                let sender = Sender { identity: &late.identity, born: late.born, sent: late.sent, sees_maps: false };
                 self.serve(&late.request, &sender);
             }
             Action::Clear => self.clear(),
@@ -435,19 +436,19 @@ impl World {
                 continue;
             }
             for stream in Stream::ALL {
-                let watch = &self.seat(number).expect("it is there").watches[stream as usize];
+                let Some(watch) = self.seat(number).map(|seat| &seat.watches[stream as usize]) else { continue };
                 if watch.held.is_some() {
                     continue;
                 }
-                if !watch.open && !refused {
-                    let watch = &mut self.seat_mut(number).expect("it is there").watches[stream as usize];
-                    watch.open = true;
-                    watch.news.push_front(News::Resumed);
+                // A watch that has broken shows that, and no more before it is open again.
+                if matches!(watch.news.front(), Some(News::Broken)) {
                     return self.look(number, stream);
                 }
-                // A watch that is broken shows that, and no more.
-                let broken = matches!(watch.news.front(), Some(News::Broken));
-                if broken || watch.open && !silent && !watch.news.is_empty() {
+                if !watch.open && !refused {
+                    self.reopen(number, stream);
+                    return self.look(number, stream);
+                }
+                if watch.open && !silent && !watch.news.is_empty() {
                     return self.look(number, stream);
                 }
             }
@@ -478,10 +479,8 @@ impl World {
                 Place::Down(since) if now >= since + PATIENCE => self.restart(number),
                 Place::Paused(_, since) if now >= since + PATIENCE => self.resume(number),
                 Place::Down(_) | Place::Paused(..) => {}
-                Place::Up(seat) => {
-                    let held = seat.watches.iter().any(|watch| watch.held.is_some_and(|since| now >= since + PATIENCE));
-                    if held {
-                        let seat = self.seat_mut(number).expect("it is there");
+                Place::Up(_) => {
+                    if let Some(seat) = self.seat_mut(number) {
                         for watch in &mut seat.watches {
                             watch.held = watch.held.filter(|since| now < since + PATIENCE);
                         }
@@ -501,8 +500,8 @@ impl World {
         for asked in given_up {
             // Only what was stuck on its way can arrive yet, or what its sender has just sent.
             if asked.answer.is_none() && is_write(&asked.request) {
-                let (identity, request) = (Arc::clone(&identity), asked.request);
-                self.late.push(Late { identity, born, request, since: now });
+                let (identity, request, sent) = (Arc::clone(&identity), asked.request, asked.sent);
+                self.late.push(Late { identity, born, request, sent, since: now });
             }
         }
     }
@@ -510,6 +509,14 @@ impl World {
     fn look(&mut self, number: usize, stream: Stream) {
         let now = self.now;
         self.give(number, |seat| seat.look(stream, now));
+    }
+
+    fn reopen(&mut self, number: usize, stream: Stream) {
+        if let Some(seat) = self.seat_mut(number) {
+            let watch = &mut seat.watches[stream as usize];
+            watch.open = true;
+            watch.news.push_front(News::Resumed);
+        }
     }
 
     fn deliver(&mut self, number: usize, ticket: Ticket) {
@@ -520,24 +527,22 @@ impl World {
     /// Nothing of a request that is refused can arrive yet.
     fn refuse(&mut self, number: usize, ticket: Ticket) {
         let now = self.now;
-        let late = self.late.len();
         self.give(number, |seat| {
             let mut given_up = seat.fail(ticket, now, false);
             given_up.pop();
             given_up
         });
-        debug_assert!(self.late.len() >= late);
     }
 
     /// A request arrives, and its answer is on its way.
     fn arrive(&mut self, number: usize, ticket: Ticket) {
         let Some(seat) = self.seat(number) else { return };
         let Some(asked) = seat.asked.get(&ticket) else { return };
-        let request = Arc::clone(&asked.request);
+        let (request, sent) = (Arc::clone(&asked.request), asked.sent);
         let maps = &seat.watches[Stream::Maps as usize];
         let sees_maps = maps.open && maps.held.is_none() && maps.news.is_empty();
         let identity = Arc::clone(&seat.identity);
-        let sender = Sender { identity: &identity, born: seat.born, sees_maps };
+        let sender = Sender { identity: &identity, born: seat.born, sent, sees_maps };
         let answer = Arc::new(self.serve(&request, &sender));
         if let Some(seat) = self.seat_mut(number) {
             if let Some(asked) = seat.asked.get_mut(&ticket) {
@@ -586,7 +591,7 @@ impl World {
             Fault::Refuse(number, ticket) => self.refuse(number, ticket),
             Fault::Relist(number, stream) => {
                 let news = self.server.list(stream);
-                if let Some(seat) = self.seat_mut(number) {
+                if let Some(seat) = self.seat_mut(number).filter(|seat| seat.watches[stream as usize].open) {
                     seat.watches[stream as usize].news = news.into();
                 }
                 self.look(number, stream);
@@ -626,7 +631,11 @@ impl World {
                 self.arrive_unless_answered(number, ticket);
                 self.deliver(number, ticket);
             }
-            What::Watch(stream) => self.look(number, stream),
+            What::Watch(stream) => {
+                if self.seat(number).is_some_and(|seat| seat.watches[stream as usize].open) {
+                    self.look(number, stream);
+                }
+            }
         }
     }
 

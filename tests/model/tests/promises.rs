@@ -34,10 +34,7 @@ fn no_run_breaks_a_promise() {
         unique += found.unique;
         depth = depth.max(found.depth);
         if let Some(broken) = found.broken {
-            println!("{}: {}", broken.property, broken.why);
-            for action in &broken.actions {
-                println!("    {action:?}");
-            }
+            println!("{broken}");
             failed.push(scenario.name);
         }
     }
