@@ -58,6 +58,10 @@ bench-lessor:
 bench-attachments *args:
     cargo bench --bench attachments -- {{ args }}
 
+# Measure what leases cost by their number: requests, lateness, memory, start and takeover
+bench-cluster *args:
+    cargo bench --bench cluster -- {{ args }}
+
 # Let three whole operators live in simulated worlds: SEEDS is a count, or a range like 1000..2000
 simulate seeds="200":
     SEEDS={{ seeds }} cargo test --test simulation no_promise -- --nocapture

@@ -46,6 +46,13 @@ pub const KINDS_READY: &str = "KindsReady";
         json_path = ".status.transitions",
         description = "Changes of primary"
     ),
+    printcolumn(
+        name = "VERSION",
+        type_ = "string",
+        json_path = ".status.version",
+        description = "The version of the operator that is primary",
+        priority = 1
+    ),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
@@ -59,7 +66,8 @@ pub struct LessorStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub primary: Option<String>,
 
-    /// Counts primaries. It never decreases, and no lease accepts a write of a lower term than it carries.
+    /// One more with each takeover. It never decreases, and no lease accepts a write of a lower term than it carries. The
+    /// first is the resourceVersion of this object, so that none is given out again after somebody has deleted it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub term: Option<i64>,
 
@@ -78,6 +86,10 @@ pub struct LessorStatus {
     /// How many leases there were when this was last written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases: Option<i64>,
+
+    /// The version of the operator that is primary, or was when nobody is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
 
     /// Conditions of the operator as a whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

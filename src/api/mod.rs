@@ -5,12 +5,14 @@ pub mod crd;
 pub mod lease;
 pub mod lessor;
 pub mod pointer;
+pub mod recorded;
 pub mod time;
 
 pub use attachment::{Attachments, Key, KeyForm, LeaseName, Problem};
 pub use lease::{AfterExpiry, Attached, Lease, LeaseSpec, LeaseStatus};
 pub use lessor::{Lessor, LessorStatus};
 pub use pointer::Pointer;
+pub use recorded::Recorded;
 
 /// The API group of both custom resources, and the domain of every annotation and finalizer.
 pub const GROUP: &str = "lessor.dev";

@@ -8,6 +8,7 @@ mod crd;
 mod detach;
 mod rbac;
 mod run;
+mod telemetry;
 
 use clap::{Parser, Subcommand};
 

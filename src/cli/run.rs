@@ -1,17 +1,15 @@
 //! `lessor run`: one replica of the operator.
 
 use std::{
-    io::IsTerminal,
     num::{NonZeroU16, NonZeroU32},
     time::Duration,
 };
 
 use anyhow::Context;
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::Args as ClapArgs;
 use lessor::operator::{run, settings::Settings};
-use tracing_subscriber::EnvFilter;
 
-use super::{access::Access, attachable};
+use super::{access::Access, attachable, telemetry};
 
 /// How a replica runs. Durations are written like 500ms, 10s, 5m or 2h.
 #[derive(ClapArgs, Debug)]
@@ -86,24 +84,18 @@ pub(crate) struct Args {
     #[command(flatten)]
     access: Access,
 
-    /// How log lines look. What is logged: RUST_LOG (default: info).
-    #[arg(long, env = "LESSOR_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
-    log_format: LogFormat,
-}
-
-#[derive(ValueEnum, Clone, Copy, Debug)]
-enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
+    #[command(flatten)]
+    telemetry: telemetry::Args,
 }
 
 /// Runs a replica until SIGTERM or Ctrl-C.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    log(args.log_format);
     let runtime = tokio::runtime::Runtime::new().context("can't start")?;
-    runtime.block_on(async {
+    let traces = {
+        let _inside = runtime.enter();
+        telemetry::start(&args.telemetry)?
+    };
+    let ended = runtime.block_on(async {
         let config = args.access.config().await?;
         let settings = settings(args)?;
         tracing::info!(
@@ -115,17 +107,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         run::run(config, settings, terminated()?).await?;
         tracing::info!("stopped");
         Ok(())
-    })
-}
-
-fn log(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let lines = lines.with_target(false).with_ansi(std::io::stderr().is_terminal());
-    match format {
-        LogFormat::Text => lines.init(),
-        LogFormat::Json => lines.json().flatten_event(true).init(),
-    }
+    });
+    traces.end();
+    ended
 }
 
 fn settings(args: Args) -> anyhow::Result<Settings> {

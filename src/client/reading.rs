@@ -10,12 +10,9 @@ use kube::{
 };
 
 use super::{Error, LeaseClient, belief::seconds, exchange::Answer};
-use crate::{
-    api::{
-        Lease,
-        lease::{condition, reason},
-    },
-    operator::record::Recorded,
+use crate::api::{
+    Lease, Recorded,
+    lease::{condition, reason},
 };
 
 /// How many leases one request lists.

@@ -129,3 +129,40 @@ fn describe(replica: &Replica) -> String {
         None => format!("ok: follower, {leases} leases\n"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operator::settings::Settings;
+
+    fn sources() -> (Sources, mpsc::Receiver<Question>) {
+        let (questions, asked) = mpsc::channel(8);
+        (Sources { questions, metrics: Metrics::new(), hearing: Hearing::new() }, asked)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loop_that_is_stuck_is_neither_alive_nor_ready() {
+        let (sources, _never_read) = sources();
+        assert_eq!(healthz(State(sources.clone())).await.0, StatusCode::SERVICE_UNAVAILABLE);
+        let (status, text) = readyz(State(sources)).await;
+        assert_eq!((status, &*text), (StatusCode::SERVICE_UNAVAILABLE, "stuck: no answer within 2s\n"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_has_seen_nothing_is_alive_and_says_what_it_waits_for() {
+        let (sources, mut asked) = sources();
+        tokio::spawn(async move {
+            let mut replica = Replica::new(Settings::default());
+            while let Some(question) = asked.recv().await {
+                question(&mut replica);
+            }
+        });
+        let (status, text) = healthz(State(sources.clone())).await;
+        assert_eq!((status, &*text), (StatusCode::OK, "ok: follower, 0 leases\n"));
+        let (status, text) = readyz(State(sources)).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        for missing in ["lessors.lessor.dev", "leases.lessor.dev", "configmaps"] {
+            assert!(text.contains(missing), "{text}");
+        }
+    }
+}

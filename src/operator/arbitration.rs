@@ -1,6 +1,21 @@
 //! The competition for the `Lessor` object: claim, proof and release, each a compare-and-swap of its status.
 //!
 //! When to try is the [writer lease](crate::writer_lease)'s decision; this is how.
+//!
+//! # Terms
+//!
+//! No two claims may ever get the same term, whatever becomes of the `Lessor` between them: somebody may delete it, and
+//! whoever makes it anew may know of no term at all. Therefore **the first claim of a `Lessor` takes the object's own
+//! resourceVersion for its term** (or one more than the highest term seen, if that's higher); each later claim takes one
+//! more than the highest seen. The API server gives each write a version above all earlier ones, so
+//!
+//! 1. no term is above the version of the write that claimed it: the first isn't, since a write comes after the version
+//!    that it names; and one more than a term that was seen isn't, since a write comes after what its writer has seen;
+//! 2. a `Lessor` made anew has a version above every write of its predecessors, and so above all of their terms;
+//! 3. of two claims of one version of one `Lessor` the API server accepts one.
+//!
+//! It takes that a term gets onto a `Lessor` by a claim of that very object only. A primary whose `Lessor` was deleted
+//! can't prove itself on a new one: it claims it, and goes on under a new term.
 
 use std::hash::{Hash, Hasher};
 
@@ -30,6 +45,14 @@ impl Known {
     /// Its term; 0 if it never had one.
     pub fn term(&self) -> Term {
         self.status.term.unwrap_or_default()
+    }
+
+    /// The lowest term that may be claimed on it: see [the module](self).
+    fn next_term(&self) -> Term {
+        match self.term() {
+            0 => Term::try_from(self.version).unwrap_or_default(),
+            term => term.saturating_add(1),
+        }
     }
 }
 
@@ -135,7 +158,8 @@ impl Arbitration {
         }
     }
 
-    /// Begins a proof that this replica is primary under `term`.
+    /// Begins a proof that this replica is primary under `term`. If the `Lessor` has been deleted since, it becomes a
+    /// claim of a new one.
     pub fn prove(&mut self, term: Term, leases: usize, now: Timestamp) -> Move {
         self.stage = Stage::Proving(term);
         self.write_proof(term, leases, now)
@@ -229,13 +253,14 @@ impl Arbitration {
         let (Some(known), Stage::Claiming { term, .. }) = (&self.known, &self.stage) else {
             return Move::Send(Request::ReadLessor);
         };
-        self.claiming = (*term).max(known.term().saturating_add(1));
+        self.claiming = (*term).max(known.next_term());
         let status = LessorStatus {
             term: Some(self.claiming),
             acquire_time: Some(time::micro(now)),
             proved_time: None,
             transitions: Some(known.status.transitions.unwrap_or_default().saturating_add(1)),
             leases: i64::try_from(leases).ok(),
+            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             ..known.status.clone()
         };
         Move::Send(Request::WriteLessor {
@@ -248,6 +273,11 @@ impl Arbitration {
         let Some(known) = &self.known else { return Move::Send(Request::ReadLessor) };
         if self.holder(known) == Holder::Other || known.term() > term {
             return self.decide(Verdict::Lost);
+        }
+        if known.term() < term {
+            let before = Some(known.version);
+            self.stage = Stage::Claiming { term: term.saturating_add(1), reason: Reason::Empty, before };
+            return self.write_claim(leases, now);
         }
         let status = LessorStatus {
             term: Some(term),
@@ -276,6 +306,7 @@ fn patch(status: &LessorStatus, primary: Option<&str>) -> Value {
         "provedTime": status.proved_time,
         "transitions": status.transitions,
         "leases": status.leases,
+        "version": status.version,
     })
 }
 
@@ -311,6 +342,71 @@ mod tests {
         };
         assert_eq!(answered(&mut arbitration, lessor(7, "other", 1), &read), Move::Check(work));
         arbitration
+    }
+
+    /// A `Lessor` in which nobody has put anything yet.
+    fn fresh(version: u64) -> Lessor {
+        Lessor { status: None, ..lessor(version, "", 0) }
+    }
+
+    /// The version that is written next, and the term that it gets.
+    fn claimed(next: &Move) -> (Version, Term) {
+        match next {
+            Move::Send(Request::WriteLessor { version, status }) if status["primary"] == "me" => {
+                (*version, status["term"].as_i64().expect("a term"))
+            }
+            next => panic!("no claim: {next:?}"),
+        }
+    }
+
+    #[test]
+    fn the_first_claim_takes_the_version_of_the_lessor_for_its_term_and_later_ones_one_more_than_the_last() {
+        let claim = |lessor: Lessor, term| {
+            let mut arbitration = Arbitration::new("me");
+            let Move::Send(read) = arbitration.claim(term, Reason::Empty) else { panic!("no request") };
+            claimed(&answered(&mut arbitration, lessor, &read))
+        };
+        assert_eq!(claim(fresh(40), 1), (40, 40));
+        assert_eq!(claim(lessor(40, "", 7), 1), (40, 8));
+        // What a lease carries may not be repeated either.
+        assert_eq!(claim(fresh(40), 90), (40, 90));
+        assert_eq!(claim(lessor(40, "", 7), 90), (40, 90));
+    }
+
+    /// The incumbent, a replica that starts just then, and a `Lessor` that somebody deletes again and again, before any
+    /// lease carries a term.
+    #[test]
+    fn no_term_is_claimed_twice_however_often_the_lessor_is_deleted() {
+        let mut version = 10;
+        let mut terms = Vec::new();
+        let mut incumbent = Arbitration::new("me");
+        let mut led = 0;
+        for _ in 0..3 {
+            // The incumbent makes it anew.
+            version += 1;
+            let proof =
+                if led == 0 { incumbent.claim(1, Reason::Empty) } else { incumbent.prove(led, 0, NOW) };
+            let Move::Send(read) = proof else { panic!("no request: {proof:?}") };
+            incumbent.see_none();
+            assert_eq!(incumbent.answered(&Answer::Gone, &read, 0, NOW), Move::Send(Request::CreateLessor));
+            let claim = answered(&mut incumbent, fresh(version), &Request::CreateLessor);
+            let (at, term) = claimed(&claim);
+            assert_eq!(at, version);
+            version += 1;
+            let Move::Send(write) = claim else { panic!("no request") };
+            let won = answered(&mut incumbent, lessor(version, "me", term), &write);
+            assert_eq!(won, Move::Decided(Verdict::Claimed(term)));
+            led = term;
+            terms.push(term);
+            // It's deleted, and who has just started is faster. It has seen no term anywhere.
+            version += 1;
+            let mut started = Arbitration::new("me");
+            let Move::Send(_) = started.claim(1, Reason::Empty) else { panic!("no request") };
+            terms.push(claimed(&answered(&mut started, fresh(version), &Request::CreateLessor)).1);
+            // It's deleted again before the incumbent knows.
+            version += 1;
+        }
+        assert!(terms.is_sorted_by(|earlier, later| earlier < later), "{terms:?}");
     }
 
     #[test]

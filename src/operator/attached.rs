@@ -4,7 +4,7 @@
 //! decided at the moment that something is to be removed.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
     fmt,
     hash::{Hash, Hasher},
     ops::Bound,
@@ -22,7 +22,7 @@ use super::{
     record::{Place, Unreadable, Version, uid_of, version_of},
 };
 use crate::api::{
-    Attachments, Key, KeyForm,
+    Attachments, Key, KeyForm, LeaseName,
     attachment::{
         KEY_PREFIX, KEYS_ANNOTATION, LEASE_ANNOTATION, PROPAGATION_ANNOTATION, Propagation, annotations_after,
     },
@@ -134,10 +134,10 @@ pub struct Object {
     /// What is wrong with its annotations, for people.
     pub problems: Vec<String>,
     /// Why it doesn't go.
-    pub hindrance: Option<Hindrance>,
+    pub hindrance: Option<Box<Hindrance>>,
     /// Whether it is known to have changed since `version`: it must be read before anything is removed.
     pub stale: bool,
-    /// Our annotations, as they stand: needed to write what remains of them.
+    /// Our annotations, as they stand, where keys are attached: needed to write what remains of them.
     annotations: BTreeMap<String, String>,
 }
 
@@ -198,8 +198,10 @@ pub(super) fn is_attached(annotations: &BTreeMap<String, String>) -> bool {
 #[derive(Clone, Debug, Default)]
 pub struct AttachedObjects {
     objects: HashMap<ObjectId, Object>,
-    /// In one order for all, so that what happens follows from what was seen alone.
-    by_lease: HashMap<Place, BTreeSet<ObjectId>>,
+    /// One tree for all leases, since most have one object and a tree of its own would cost each half a kilobyte. In one order
+    /// for all, so that what happens follows from what was seen alone.
+    by_lease: BTreeSet<(Place, Option<ObjectId>)>,
+    counts: HashMap<Place, Attached>,
 }
 
 impl AttachedObjects {
@@ -236,8 +238,11 @@ impl AttachedObjects {
         let new_problems = !object.problems.is_empty()
             && self.objects.get(id).is_none_or(|known| known.problems != object.problems);
         let mut leases = self.forget(id);
-        for lease in leases_of(id, &object) {
-            self.by_lease.entry(lease.clone()).or_default().insert(id.clone());
+        for (lease, attached) in counts_of(id, &object) {
+            self.by_lease.insert((lease.clone(), Some(id.clone())));
+            let count = self.counts.entry(lease.clone()).or_default();
+            count.objects += attached.objects;
+            count.keys += attached.keys;
             if !leases.contains(&lease) {
                 leases.push(lease);
             }
@@ -257,14 +262,18 @@ impl AttachedObjects {
 
     fn forget(&mut self, id: &ObjectId) -> Vec<Place> {
         let Some(object) = self.objects.remove(id) else { return Vec::new() };
-        let leases = leases_of(id, &object);
-        for lease in &leases {
-            if let Some(objects) = self.by_lease.get_mut(lease) {
-                objects.remove(id);
-                if objects.is_empty() {
-                    self.by_lease.remove(lease);
+        let mut leases = Vec::new();
+        for (lease, attached) in counts_of(id, &object) {
+            let link = (lease, Some(id.clone()));
+            self.by_lease.remove(&link);
+            if let Entry::Occupied(mut count) = self.counts.entry(link.0.clone()) {
+                count.get_mut().objects -= attached.objects;
+                count.get_mut().keys -= attached.keys;
+                if *count.get() == Attached::default() {
+                    count.remove();
                 }
             }
+            leases.push(link.0);
         }
         leases
     }
@@ -305,13 +314,18 @@ impl AttachedObjects {
     }
 
     /// The objects attached to the lease at `place`, wholly or by keys.
-    pub fn of(&self, place: &Place) -> impl Iterator<Item = (&ObjectId, &Object)> {
-        self.by_lease.get(place).into_iter().flatten().filter_map(|id| Some((id, self.objects.get(id)?)))
+    pub fn of<'a>(&'a self, place: &'a Place) -> impl Iterator<Item = (&'a ObjectId, &'a Object)> {
+        // No object comes before all of them.
+        self.by_lease
+            .range((place.clone(), None)..)
+            .take_while(move |(lease, _)| lease == place)
+            .filter_map(|(_, id)| self.objects.get_key_value(id.as_ref()?))
     }
 
     /// The names of leases that an object is attached to, as places.
     pub fn leases_of(&self, id: &ObjectId) -> Vec<Place> {
-        self.objects.get(id).map(|object| leases_of(id, object)).unwrap_or_default()
+        let object = self.objects.get(id);
+        object.into_iter().flat_map(|object| counts_of(id, object)).map(|(lease, _)| lease).collect()
     }
 
     /// Every object with an annotation of ours.
@@ -330,15 +344,7 @@ impl AttachedObjects {
 
     /// How much is attached to the lease at `place`.
     pub fn count(&self, place: &Place) -> Attached {
-        let mut count = Attached::default();
-        for (_, object) in self.of(place) {
-            count.objects += i64::from(
-                object.attachments.whole.as_ref().is_some_and(|name| name.as_str() == &*place.name),
-            );
-            count.keys +=
-                object.attachments.keys.values().filter(|name| name.as_str() == &*place.name).count() as i64;
-        }
-        count
+        self.counts.get(place).copied().unwrap_or_default()
     }
 
     /// How to remove whatever is due in this very version of the object, where `has_ended` tells the leases whose end
@@ -398,7 +404,7 @@ impl Object {
     fn read(
         meta: &ObjectMeta,
         version: Version,
-        annotations: BTreeMap<String, String>,
+        mut annotations: BTreeMap<String, String>,
         kind: &Kind,
     ) -> Result<Self, Unreadable> {
         let mut attachments = Attachments::parse(&annotations, kind.form);
@@ -409,6 +415,12 @@ impl Object {
                 "annotation \"{KEYS_ANNOTATION}\" attaches nothing: of {kind} only whole objects can be attached here; the \
                  operator's setting `--attachable {kind}:pointers` would allow it"
             ));
+        }
+        // They are in `problems` as text, and the annotations of a whole object aren't needed again: of these there may be very
+        // many.
+        attachments.problems = Vec::new();
+        if attachments.keys.is_empty() {
+            annotations = BTreeMap::new();
         }
         Ok(Self {
             uid: uid_of(meta.uid.as_deref())?,
@@ -423,13 +435,15 @@ impl Object {
     }
 }
 
-fn leases_of(id: &ObjectId, object: &Object) -> Vec<Place> {
-    let names: BTreeSet<&str> = object
-        .attachments
-        .whole
-        .iter()
-        .chain(object.attachments.keys.values())
-        .map(|name| name.as_str())
-        .collect();
-    names.into_iter().map(|name| Place::new(id.place.namespace.clone(), name)).collect()
+/// The leases that an object is attached to, in order, and what of it to each.
+fn counts_of(id: &ObjectId, object: &Object) -> BTreeMap<Place, Attached> {
+    let mut counts: BTreeMap<Place, Attached> = BTreeMap::new();
+    let place = |name: &LeaseName| Place::new(id.place.namespace.clone(), name.as_str());
+    if let Some(name) = &object.attachments.whole {
+        counts.entry(place(name)).or_default().objects += 1;
+    }
+    for name in object.attachments.keys.values() {
+        counts.entry(place(name)).or_default().keys += 1;
+    }
+    counts
 }

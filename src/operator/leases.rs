@@ -12,11 +12,14 @@ use uuid::Uuid;
 use super::{
     hearing::Now,
     published::State,
-    record::{Place, Record, Recorded, from_millis, millis},
+    record::{Place, Record, from_millis, millis},
     settings::Settings,
     step::{Held, granted_ttl, seconds, whole_seconds},
 };
-use crate::lessor::{self, AboveMax, LeaseTime, Lessor, Rate};
+use crate::{
+    api::Recorded,
+    lessor::{self, AboveMax, LeaseTime, Lessor, Rate},
+};
 
 /// Times of the API are whole seconds, cut: what they show may be almost a second later.
 const RESOLUTION: Duration = Duration::from_secs(1);
@@ -73,7 +76,8 @@ pub struct Change {
 /// All leases.
 #[derive(Clone)]
 pub struct Leases {
-    entries: HashMap<Uuid, Entry>,
+    /// Boxed, since a table of which up to half is empty would double what they take.
+    entries: HashMap<Uuid, Box<Entry>>,
     places: HashMap<Place, Uuid>,
     /// Those that answers say are gone, until the watch says so too: what it shows of them meanwhile is old.
     buried: HashMap<Uuid, Place>,
@@ -160,7 +164,7 @@ impl Leases {
             expect(new, self.lessor.renew_with(uid, ttl.into(), now.lease));
         }
         if old.max_lifetime_seconds != new.max_lifetime_seconds {
-            expect(new, self.lessor.set_end_by(uid, cap(new, now)));
+            expect(new, self.lessor.set_end_by(uid, cap(new, now, settings)));
         }
         if new.suspend {
             expect(new, self.lessor.suspend(uid, now.lease));
@@ -195,7 +199,7 @@ impl Leases {
             overran: None,
             said: None,
         };
-        self.entries.insert(uid, entry);
+        self.entries.insert(uid, Box::new(entry));
         Change { new: true, ended, ..Change::default() }
     }
 
@@ -230,7 +234,7 @@ impl Leases {
     /// Forgets a lease.
     pub fn forget(&mut self, uid: Uuid) -> Option<Entry> {
         forget(&mut self.lessor, uid);
-        let entry = self.entries.remove(&uid)?;
+        let entry = *self.entries.remove(&uid)?;
         if self.places.get(&entry.record.place) == Some(&uid) {
             self.places.remove(&entry.record.place);
         }
@@ -243,7 +247,7 @@ impl Leases {
             let place = &entry.record.place;
             namespace.is_none_or(|namespace| *place.namespace == *namespace) && !shown.contains(place)
         };
-        let missing = self.entries.iter().filter(|(_, entry)| is_missing(entry));
+        let missing = self.iter().filter(|(_, entry)| is_missing(entry));
         let mut missing: Vec<Uuid> = missing.map(|(uid, _)| *uid).collect();
         missing.sort_unstable();
         missing
@@ -251,23 +255,23 @@ impl Leases {
 
     /// One lease.
     pub fn get(&self, uid: &Uuid) -> Option<&Entry> {
-        self.entries.get(uid)
+        self.entries.get(uid).map(Box::as_ref)
     }
 
     /// One lease.
     pub fn get_mut(&mut self, uid: &Uuid) -> Option<&mut Entry> {
-        self.entries.get_mut(uid)
+        self.entries.get_mut(uid).map(Box::as_mut)
     }
 
     /// The lease that has this name now.
     pub fn at(&self, place: &Place) -> Option<(Uuid, &Entry)> {
         let uid = self.places.get(place)?;
-        Some((*uid, self.entries.get(uid)?))
+        Some((*uid, self.get(uid)?))
     }
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (&Uuid, &Entry)> {
-        self.entries.iter()
+        self.entries.iter().map(|(uid, entry)| (uid, &**entry))
     }
 
     /// How many there are.
@@ -446,20 +450,23 @@ fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: 
     let grace = settings.start_grace.saturating_sub(now.lease.since(LeaseTime::ZERO));
     let remaining = if record.suspend { remaining } else { remaining.max(grace) };
     expect(record, lessor.restore(record.uid, ttl.into(), remaining, now.lease));
-    expect(record, lessor.set_end_by(record.uid, cap(record, now).map(|cap| cap.max(now.lease + grace))));
+    expect(
+        record,
+        lessor.set_end_by(record.uid, cap(record, now, settings).map(|cap| cap.max(now.lease + grace))),
+    );
     if record.suspend {
         expect(record, lessor.suspend(record.uid, now.lease));
     }
 }
 
-/// When the lease ends however often it is renewed.
-fn cap(record: &Record, now: &Now) -> Option<LeaseTime> {
+/// When the lease ends however often it is renewed: later rather than earlier, as far as clocks leave it open.
+fn cap(record: &Record, now: &Now, settings: &Settings) -> Option<LeaseTime> {
     let lifetime = seconds(record.max_lifetime_seconds?);
     let lived = match (record.status.grant, now.server) {
         (Some(grant), Some(server)) => elapsed(from_millis(grant.time), server),
         _ => Duration::ZERO,
     };
-    Some(now.lease + (lifetime + RESOLUTION).saturating_sub(lived))
+    Some(now.lease + (lifetime + RESOLUTION + settings.max_clock_skew).saturating_sub(lived))
 }
 
 fn elapsed(from: Timestamp, to: Timestamp) -> Duration {

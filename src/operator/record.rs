@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry, jiff::Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -65,8 +65,10 @@ pub struct Record {
     pub generation: i64,
     /// Whether somebody has asked for its deletion.
     pub deleting: bool,
-    /// All finalizers, ours among them: a patch replaces the list as a whole.
-    pub finalizers: Box<[Box<str>]>,
+    /// Whether our finalizer is in place.
+    pub has_finalizer: bool,
+    /// All other finalizers: a patch replaces the list as a whole.
+    pub other_finalizers: Box<[Box<str>]>,
     /// `spec.ttlSeconds`, as asked for.
     pub ttl_seconds: i64,
     /// `spec.renewTime`, to see when it changes.
@@ -90,6 +92,7 @@ impl Record {
     /// [`Unreadable`] when the metadata lacks what every stored object has.
     pub fn read(lease: &Lease) -> Result<Self, Unreadable> {
         let meta = &lease.metadata;
+        let finalizers = || meta.finalizers.iter().flatten();
         Ok(Self {
             place: Place::new(
                 meta.namespace.as_deref().ok_or(Unreadable::Metadata("namespace"))?,
@@ -99,7 +102,11 @@ impl Record {
             version: version_of(meta.resource_version.as_deref())?,
             generation: meta.generation.unwrap_or_default(),
             deleting: meta.deletion_timestamp.is_some(),
-            finalizers: meta.finalizers.iter().flatten().map(|name| name.as_str().into()).collect(),
+            has_finalizer: finalizers().any(|name| name == FINALIZER),
+            other_finalizers: finalizers()
+                .filter(|name| *name != FINALIZER)
+                .map(|name| name.as_str().into())
+                .collect(),
             ttl_seconds: lease.spec.ttl_seconds,
             renew_time: lease.spec.renew_time.as_deref().map(Into::into),
             max_lifetime_seconds: lease.spec.max_lifetime_seconds,
@@ -110,14 +117,9 @@ impl Record {
         })
     }
 
-    /// Whether our finalizer is in place.
-    pub fn has_finalizer(&self) -> bool {
-        self.finalizers.iter().any(|name| &**name == FINALIZER)
-    }
-
     /// The finalizers with ours, or without it.
     pub fn finalizers_with(&self, ours: bool) -> Vec<String> {
-        let others = self.finalizers.iter().filter(|name| &***name != FINALIZER).map(|name| name.to_string());
+        let others = self.other_finalizers.iter().map(|name| name.to_string());
         others.chain(ours.then(|| FINALIZER.to_owned())).collect()
     }
 
@@ -125,39 +127,6 @@ impl Record {
     /// say.
     pub fn is_renewed_by(&self, newer: &Self) -> bool {
         self.renew_time != newer.renew_time || self.ttl_seconds != newer.ttl_seconds
-    }
-}
-
-/// When the API server recorded the last renewal and our last write of status, by its own clock, in whole seconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Recorded {
-    /// The last write by whoever owns `spec.renewTime` or `spec.ttlSeconds`: at or after the last renewal.
-    pub renewed: Option<Timestamp>,
-    /// The last write of status.
-    pub published: Option<Timestamp>,
-}
-
-impl Recorded {
-    /// Reads it from `metadata.managedFields`, where the server keeps the time of each writer's last change.
-    pub fn read(lease: &Lease) -> Self {
-        let entries = || lease.metadata.managed_fields.iter().flatten();
-        let latest = |matching: &dyn Fn(&ManagedFieldsEntry) -> bool| {
-            entries().filter(|entry| matching(entry)).filter_map(|entry| Some(entry.time.as_ref()?.0)).max()
-        };
-        Self {
-            renewed: latest(&|entry| {
-                let spec = entry.fields_v1.as_ref().and_then(|fields| fields.0.get("f:spec"));
-                spec.is_some_and(|spec| {
-                    spec.get("f:renewTime").is_some() || spec.get("f:ttlSeconds").is_some()
-                })
-            }),
-            published: latest(&|entry| entry.subresource.as_deref() == Some("status")),
-        }
-    }
-
-    /// Whether the last renewal came after the last write of status for sure, so that no primary has answered it.
-    pub fn renewed_unseen(&self) -> bool {
-        self.published.is_some() && self.renewed > self.published
     }
 }
 
@@ -229,32 +198,6 @@ mod tests {
         let record = Record::read(&lease(sample())).expect("readable");
         assert_eq!(record.finalizers_with(true), ["example.com/other", FINALIZER]);
         assert_eq!(record.finalizers_with(false), ["example.com/other"]);
-    }
-
-    #[test]
-    fn the_last_renewal_is_read_from_the_writers_of_renew_time() {
-        let mut value = sample();
-        let entry = |manager: &str, time: &str, subresource: Option<&str>, fields: serde_json::Value| {
-            let mut entry =
-                json!({"manager": manager, "operation": "Update", "time": time, "fieldsV1": fields});
-            if let Some(subresource) = subresource {
-                entry["subresource"] = json!(subresource);
-            }
-            entry
-        };
-        value["metadata"]["managedFields"] = json!([
-            entry("kubectl", "2026-01-31T12:00:00Z", None, json!({"f:spec": {"f:ttlSeconds": {}}})),
-            entry("holder", "2026-01-31T12:00:20Z", None, json!({"f:spec": {"f:renewTime": {}}})),
-            entry("labels", "2026-01-31T12:00:40Z", None, json!({"f:metadata": {"f:labels": {}}})),
-            entry("lessor", "2026-01-31T12:00:50Z", Some("status"), json!({"f:status": {}})),
-        ]);
-        let recorded = Recorded::read(&lease(value.clone()));
-        assert_eq!(recorded.renewed, Some("2026-01-31T12:00:20Z".parse().expect("a time")));
-        assert_eq!(recorded.published, Some("2026-01-31T12:00:50Z".parse().expect("a time")));
-        assert_eq!(Recorded::read(&lease(sample())), Recorded::default());
-        assert!(!recorded.renewed_unseen() && !Recorded::default().renewed_unseen());
-        value["metadata"]["managedFields"][1]["time"] = json!("2026-01-31T12:00:51Z");
-        assert!(Recorded::read(&lease(value)).renewed_unseen());
     }
 
     #[test]

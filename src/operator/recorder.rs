@@ -91,6 +91,7 @@ impl Recorder {
 async fn write(events: Events, recorder: Recorder, per_second: f64, lessor: String) {
     let Recorder { queue, counts } = recorder;
     let pause = Duration::try_from_secs_f64(1.0 / per_second).unwrap_or(Duration::from_secs(1));
+    let mut told = false;
     loop {
         let next = {
             let mut waiting = queue.waiting.lock();
@@ -110,15 +111,19 @@ async fn write(events: Events, recorder: Recorder, per_second: f64, lessor: Stri
             secondary: None,
         };
         let reference = reference(&notice.about, &lessor);
-        match tokio::time::timeout(PATIENCE, events.publish(&event, &reference)).await {
-            Ok(Ok(())) => counts.count(notice.warning, "written"),
-            Ok(Err(error)) => {
-                counts.count(notice.warning, "failed");
-                tracing::debug!(about = %notice.about, %error, "event not written");
-            }
-            Err(_) => {
-                counts.count(notice.warning, "failed");
-                tracing::debug!(about = %notice.about, "event not written in time");
+        let published = tokio::time::timeout(PATIENCE, events.publish(&event, &reference)).await;
+        let error = match published {
+            Ok(Ok(())) => None,
+            Ok(Err(kube::Error::Api(status))) => Some(status.message),
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("no answer in time".to_owned()),
+        };
+        counts.count(notice.warning, if error.is_none() { "written" } else { "failed" });
+        if let Some(error) = error {
+            // A missing right shows, and fills no log: the metrics say how many were not written.
+            match std::mem::replace(&mut told, true) {
+                false => tracing::warn!(about = %notice.about, %error, "event not written"),
+                true => tracing::debug!(about = %notice.about, %error, "event not written"),
             }
         }
         tokio::time::sleep(pause).await;

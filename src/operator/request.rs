@@ -105,6 +105,14 @@ impl Request {
             _ => None,
         }
     }
+
+    /// The attached object that it is about.
+    pub fn object(&self) -> Option<&ObjectId> {
+        match self {
+            Self::ReadObject { object } | Self::Remove { object, .. } => Some(object),
+            _ => None,
+        }
+    }
 }
 
 /// What the server answered.

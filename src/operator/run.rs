@@ -10,6 +10,7 @@ use tokio::{
     task::{AbortHandle, JoinSet},
     time::Instant,
 };
+use tracing::{Instrument, Span, field::Empty};
 
 use super::{
     admin::{self, Question},
@@ -17,7 +18,7 @@ use super::{
     metrics::Metrics,
     recorder::Recorder,
     replica::{Output, Replica, Ticket},
-    request::Answer,
+    request::{Answer, Request},
     server::Server,
     settings::Settings,
     watches,
@@ -114,6 +115,20 @@ pub async fn run_with(
     shell.run(observations, questions, stop).await
 }
 
+/// What a trace shows of a request: what was asked about whom, and what came of it.
+fn span(request: &Request) -> Span {
+    let verb = request.verb();
+    tracing::debug_span!(
+        "request",
+        otel.name = verb,
+        otel.kind = "client",
+        verb,
+        lease = request.lease().map(tracing::field::display),
+        object = request.object().map(tracing::field::display),
+        outcome = Empty,
+    )
+}
+
 struct Shell {
     server: Server,
     recorder: Recorder,
@@ -202,7 +217,9 @@ impl Shell {
             let by = self.hearing.instant(by);
             let sending = async move {
                 let (verb, sent) = (request.verb(), Instant::now());
-                let answer = server.send(request, by).await;
+                let span = span(&request);
+                let answer = server.send(request, by).instrument(span.clone()).await;
+                span.record("outcome", answer.outcome());
                 metrics.request(verb, &answer, sent.elapsed());
                 (ticket, answer)
             };
@@ -214,5 +231,48 @@ impl Shell {
         for notice in output.notices {
             self.recorder.tell(notice);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use kube::client::Body;
+    use tower::{BoxError, Layer, service_fn};
+
+    use super::*;
+
+    /// A replica whose API server never answers, with one task in the background.
+    async fn run_beside(task: impl Future<Output = Result<(), Error>> + Send + 'static) -> Result<(), Error> {
+        let hearing = Hearing::new();
+        let deaf = service_fn(async |_: http::Request<Body>| {
+            pending::<Result<http::Response<Body>, BoxError>>().await
+        });
+        let client = Client::new(hearing.layer(deaf), "default");
+        let settings = Settings::default();
+        let metrics = Metrics::new();
+        let (recorder, _) = Recorder::new(client.clone(), &settings, metrics.events());
+        let mut background = JoinSet::new();
+        background.spawn(task);
+        let shell = Shell {
+            server: Server::new(client, settings.lessor.clone()),
+            recorder,
+            metrics,
+            replica: Replica::new(settings),
+            hearing,
+            requests: JoinSet::new(),
+            aborts: HashMap::new(),
+            background,
+        };
+        let (_sender, observations) = mpsc::channel(1);
+        let (_asking, questions) = mpsc::channel(1);
+        shell.run(observations, questions, pending()).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_ends_with_its_first_task_that_dies() {
+        assert!(matches!(run_beside(async { panic!("on purpose") }).await, Err(Error::Task(_))));
+        assert!(matches!(run_beside(async { Ok(()) }).await, Err(Error::Ended)));
     }
 }

@@ -108,13 +108,13 @@ impl Situation<'_> {
         }
         if record.deleting {
             // Without our finalizer nobody waits for us, and the object goes by itself.
-            return if record.has_finalizer() {
+            return if record.has_finalizer {
                 Step::Act(Act::End(self.end(State::Revoked)))
             } else {
                 Step::Rest
             };
         }
-        if !record.has_finalizer() && !self.settings.dry_run {
+        if !record.has_finalizer && !self.settings.dry_run {
             return Step::Act(Act::AddFinalizer);
         }
         match self.held {
@@ -176,7 +176,7 @@ impl Situation<'_> {
 
     fn after_the_end(&self) -> Step {
         let record = self.record;
-        if !record.has_finalizer() {
+        if !record.has_finalizer {
             let stays = record.deleting || (record.retain && record.status.state() == Some(State::Expired));
             return if stays { Step::Rest } else { Step::Act(Act::Delete) };
         }

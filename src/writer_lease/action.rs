@@ -22,7 +22,8 @@ pub enum Action<K> {
     },
     /// Compare-and-swap the arbitration object, on condition that it still names this writer under `term`.
     /// Answer: [`proved`](super::WriterLease::proved), [`lost`](super::WriterLease::lost) or
-    /// [`arbitration_failed`](super::WriterLease::arbitration_failed).
+    /// [`arbitration_failed`](super::WriterLease::arbitration_failed); or, if the object was deleted and had to be
+    /// made anew, [`claimed`](super::WriterLease::claimed) under the next term.
     Prove {
         /// The own term.
         term: Term,

@@ -43,6 +43,8 @@ pub struct WriterLease<K: Ord> {
     seen: Term,
     /// The highest term seen on the arbitration object.
     arbitrated: Term,
+    /// Terms up to this one may have been claimed, for all that the shell knows.
+    possible: Term,
     /// When to claim the arbitration object, since it names nobody.
     vacant: Option<Duration>,
     /// Whether an answer to `Prove` or `Claim` is awaited.
@@ -78,6 +80,7 @@ impl<K: Ord + Clone> WriterLease<K> {
             term: 0,
             seen: 0,
             arbitrated: 0,
+            possible: 0,
             vacant: None,
             asked: false,
             has_claimed: false,
@@ -125,10 +128,11 @@ impl<K: Ord + Clone> WriterLease<K> {
     }
 
     /// Whether an object can't really have been written under this term: the arbitration object is so far
-    /// behind it that somebody must have made it up. Such a term is never adopted, or it would lock out every
-    /// writer to come.
+    /// behind it, and it is so far above what is [possible](Self::allow_terms), that somebody must have made it
+    /// up. Such a term is never adopted, or it would lock out every writer to come.
     pub fn is_absurd(&self, term: Term) -> bool {
-        !(0..ABSURD).contains(&term) || term > self.arbitrated.saturating_add(PLAUSIBLE_LEAD)
+        let believed = self.arbitrated.saturating_add(PLAUSIBLE_LEAD).max(self.possible);
+        !(0..ABSURD).contains(&term) || term > believed
     }
 
     /// How many keys have work, waiting or running.
@@ -191,6 +195,13 @@ impl<K: Ord + Clone> WriterLease<K> {
     }
 
     // --- What others do --------------------------------------------------------------------------
+
+    /// Terms up to this one may have been claimed, however far the arbitration object as it was last seen is
+    /// behind them. For shells whose arbitration object begins with the reading of a clock that all writers
+    /// share, such as its own version: what that clock is known to show is possible.
+    pub fn allow_terms(&mut self, until: Term) {
+        self.possible = self.possible.max(until);
+    }
 
     /// Another's write under `term` was seen just now, on any object but the arbitration object. A follower's
     /// wait starts anew; a leader of a lower term is demoted. Own writes and late news are told by their

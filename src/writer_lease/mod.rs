@@ -78,8 +78,10 @@
 //! die with the lease that they were sent under; this too only spares conflicts.
 //!
 //! What remains to be assumed: the server's compare-and-swap works; a writer's name belongs to one process (a
-//! restarted one takes a new name); and whoever deletes the arbitration object leaves terms on other objects,
-//! from which the next claim goes on ([`learn_term`](WriterLease::learn_term)).
+//! restarted one takes a new name); and where the arbitration object may be deleted, its terms go on. Either the
+//! deletion leaves terms on other objects, from which the next claim goes on
+//! ([`learn_term`](WriterLease::learn_term)), or the first term of a new one comes from a clock that all writers
+//! share ([`allow_terms`](WriterLease::allow_terms)), as the operator's does: from the version of the object.
 //!
 //! # What a partition does
 //!

@@ -17,24 +17,21 @@ fn check(path: &str, expected: &str) {
     assert!(found == expected, "{} is out of date: run `just generate`", path.display());
 }
 
-#[test]
-fn the_definitions_in_the_chart_are_those_of_the_code() {
+pub(crate) async fn the_definitions_in_the_chart_are_those_of_the_code() {
     for name in ["leases.lessor.dev.yaml", "lessors.lessor.dev.yaml"] {
         let definition = fs::read_to_string(format!("{ROOT}/crds/{name}")).expect("a definition");
         check(&format!("charts/lessor/files/crds/{name}"), &definition);
     }
 }
 
-#[test]
-fn what_the_chart_takes_from_deploy_is_the_same_there() {
+pub(crate) async fn what_the_chart_takes_from_deploy_is_the_same_there() {
     for name in ["admission.yaml", "roles.yaml"] {
         let plain = fs::read_to_string(format!("{ROOT}/deploy/{name}")).expect("a file");
         check(&format!("charts/lessor/files/{name}"), &plain);
     }
 }
 
-#[tokio::test]
-async fn the_plain_yaml_is_the_rendered_chart() {
+pub(crate) async fn the_plain_yaml_is_the_rendered_chart() {
     // Without helm there is nobody to run hooks, nor anything that a label of helm's would help.
     let rendered = render(&["--no-hooks", "--skip-tests", "--set", "uninstall.detachFinalizers=false"]).await;
     let head = "# Lessor, for all namespaces: kubectl apply -f lessor.yaml\n\
@@ -85,8 +82,7 @@ fn table(values: &str) -> String {
     table
 }
 
-#[test]
-fn the_table_in_the_readme_lists_all_values() {
+pub(crate) async fn the_table_in_the_readme_lists_all_values() {
     let values = fs::read_to_string(format!("{CHART}/values.yaml")).expect("values");
     let readme = fs::read_to_string(format!("{CHART}/README.md")).unwrap_or_default();
     let begin = "<!-- generated from values.yaml -->\n";
@@ -96,8 +92,7 @@ fn the_table_in_the_readme_lists_all_values() {
     check("charts/lessor/README.md", &expected);
 }
 
-#[test]
-fn each_value_has_a_line_that_explains_it() {
+pub(crate) async fn each_value_has_a_line_that_explains_it() {
     let values = fs::read_to_string(format!("{CHART}/values.yaml")).expect("values");
     let table = table(&values);
     for path in ["settings.minTtl", "metrics.rules.lateSeconds", "crds.keep", "resources", "watchNamespaces"]

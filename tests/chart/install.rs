@@ -3,20 +3,14 @@
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::{Api, api::ListParams};
 use lessor::api::Lease;
-use lessor_cluster::Cluster;
 use serde_json::json;
 
-use crate::{
-    release::{Release, ask, quick, until},
-    world::heavy,
-};
+use crate::release::{Alone, Release, ask, quick, until};
 
-#[tokio::test]
-async fn a_fresh_install_serves_the_whole_cluster_and_its_own_test_passes() {
-    let _alone = heavy().await;
-    let cluster = Cluster::start().await.expect("a cluster");
+pub(crate) async fn a_fresh_install_serves_the_whole_cluster_and_its_own_test_passes() {
+    let cluster = Alone::new().await;
     let values = json!({"settings": quick("default")});
-    let release = Release::install(&cluster, "lessor", "shop", values).await;
+    let release = Release::install(&cluster, "lessor", "install-1", values).await;
     let (one, two) = (release.primary().await, release.operator().await);
     until("both are ready", async || {
         let ready = ask(&one, "/readyz").await.0 == 200 && ask(&two, "/readyz").await.0 == 200;
@@ -41,8 +35,7 @@ async fn a_fresh_install_serves_the_whole_cluster_and_its_own_test_passes() {
     assert!(denied.is_empty(), "the chart's rights don't suffice: {}", denied[0]);
 }
 
-#[tokio::test]
-async fn a_release_for_two_namespaces_serves_both_and_may_nothing_elsewhere() {
+pub(crate) async fn a_release_for_two_namespaces_serves_both_and_may_nothing_elsewhere() {
     let release = Release::in_namespaces("apart").await;
     let operator = release.primary().await;
     release.map("attached", json!({"lessor.dev/lease": "short"}), &["a"]).await;

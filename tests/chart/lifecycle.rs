@@ -10,21 +10,15 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams},
 };
 use lessor::api::{Lease, crd, lease::FINALIZER};
-use lessor_cluster::Cluster;
 use serde_json::{Value, json};
 
-use crate::{
-    release::{CHART, Release, copy_of_chart, kubectl, quick, success, until},
-    world::heavy,
-};
+use crate::release::{Alone, CHART, Release, copy_of_chart, kubectl, quick, success, until};
 
 /// A field that an earlier chart's definition lacks.
 const FIELD: &str = "warnBeforeSeconds";
 
-#[tokio::test]
-async fn an_upgrade_brings_new_fields_and_a_rollback_keeps_all_leases() {
-    let _alone = heavy().await;
-    let cluster = Cluster::start().await.expect("a cluster");
+pub(crate) async fn an_upgrade_brings_new_fields_and_a_rollback_keeps_all_leases() {
+    let cluster = Alone::new().await;
     let values = json!({"settings": quick("default")});
     // A release of today, and one before it whose definition lacks a field.
     let old = cluster.directory().join("old-chart");
@@ -37,7 +31,7 @@ async fn an_upgrade_brings_new_fields_and_a_rollback_keeps_all_leases() {
     fs::write(old.join("files/crds/leases.lessor.dev.yaml"), crd::to_yaml(&definition).expect("yaml"))
         .expect("a file");
 
-    let release = Release::install(&cluster, "lessor", "shop", values).await;
+    let release = Release::install(&cluster, "lessor", "lifecycle-1", values).await;
     success(release.helm("upgrade", &[old.to_str().expect("a path")]).await);
     let stored = async |name: &str| {
         let lease = release.lease(name, json!({"ttlSeconds": 600, FIELD: 5})).await;
@@ -62,12 +56,11 @@ async fn an_upgrade_brings_new_fields_and_a_rollback_keeps_all_leases() {
     drop(operator);
 }
 
-#[tokio::test]
-async fn leases_survive_an_uninstall_can_be_deleted_then_and_are_served_again_by_the_next_install() {
-    let _alone = heavy().await;
-    let cluster = Cluster::start().await.expect("a cluster");
+pub(crate) async fn leases_survive_an_uninstall_can_be_deleted_then_and_are_served_again_by_the_next_install()
+{
+    let cluster = Alone::new().await;
     let values = json!({"settings": quick("default")});
-    let release = Release::install(&cluster, "lessor", "shop", values).await;
+    let release = Release::install(&cluster, "lessor", "lifecycle-2", values).await;
     let operator = release.primary().await;
     for name in ["kept", "deleted"] {
         release.map(name, json!({"lessor.dev/lease": name}), &["a"]).await;
@@ -97,12 +90,10 @@ async fn leases_survive_an_uninstall_can_be_deleted_then_and_are_served_again_by
     drop(operator);
 }
 
-#[tokio::test]
-async fn an_uninstall_that_keeps_nothing_leaves_nothing() {
-    let _alone = heavy().await;
-    let cluster = Cluster::start().await.expect("a cluster");
+pub(crate) async fn an_uninstall_that_keeps_nothing_leaves_nothing() {
+    let cluster = Alone::new().await;
     let values = json!({"settings": quick("default"), "crds": {"keep": false}});
-    let release = Release::install(&cluster, "lessor", "shop", values).await;
+    let release = Release::install(&cluster, "lessor", "lifecycle-3", values).await;
     let operator = release.primary().await;
     release.granted("held", json!({"ttlSeconds": 600})).await;
     operator.stop().await.expect("an end");
@@ -122,8 +113,7 @@ async fn an_uninstall_that_keeps_nothing_leaves_nothing() {
 }
 
 /// Where a release serves single namespaces, its rights are in there too, and go with them, often before the leases.
-#[tokio::test]
-async fn a_namespace_that_was_deleted_with_its_leases_is_freed_by_detaching_their_finalizers() {
+pub(crate) async fn a_namespace_that_was_deleted_with_its_leases_is_freed_by_detaching_their_finalizers() {
     let release = Release::in_namespaces("deleted").await;
     release.with_finalizer("left").await;
     release.leases().delete("left", &DeleteParams::default()).await.expect("a deletion");

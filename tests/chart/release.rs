@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsStr,
+    ops::Deref,
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::atomic::{AtomicU32, Ordering},
@@ -20,13 +21,18 @@ use kube::{
     api::{ObjectMeta, Patch, PatchParams, PostParams},
 };
 use lessor::api::{Lease, lease::FINALIZER, time};
-use lessor_cluster::{Cluster, Process, Tool, audit::Entries};
+use lessor_cluster::{
+    Cluster, Process, Tool,
+    audit::{Entries, Mark},
+};
 use serde_json::{Map, Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    sync::OnceCell,
+    sync::{Mutex, MutexGuard, OnceCell},
     time::Instant,
 };
+
+use crate::world::cluster;
 
 /// How long a test waits for what must come soon, on a machine that may be slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -74,10 +80,49 @@ pub(crate) fn quick(lessor: &str) -> Value {
     json!({"lessor": lessor, "minTtl": "1s", "startGrace": "1s", "linger": "500ms", "pendingWarning": "1s"})
 }
 
-/// The cluster that tests of releases with namespaces share.
-pub(crate) async fn shared() -> &'static Cluster {
-    static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
-    CLUSTER.get_or_init(async || Cluster::start().await.expect("a cluster")).await
+/// The cluster of releases for all namespaces: they come one after the other, and each finds it as if it were new.
+pub(crate) struct Alone {
+    cluster: &'static Cluster,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Deref for Alone {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        self.cluster
+    }
+}
+
+impl Alone {
+    /// Waits for its turn, and removes what is left of the release before.
+    pub(crate) async fn new() -> Self {
+        static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
+        static TURN: Mutex<()> = Mutex::const_new(());
+        let _turn = TURN.lock().await;
+        match CLUSTER.get() {
+            Some(cluster) => clean(cluster).await,
+            None => drop(CLUSTER.set(Cluster::start().await.expect("a cluster"))),
+        }
+        Self { cluster: CLUSTER.get().expect("a cluster"), _turn }
+    }
+}
+
+async fn clean(cluster: &Cluster) {
+    let uninstall = ["uninstall", "lessor", "--namespace=lessor-system", "--no-hooks", "--ignore-not-found"];
+    success(helm(Some(cluster), &uninstall).await);
+    let crds = ["get", "crd", "leases.lessor.dev", "--ignore-not-found", "--output=name"];
+    if !success(kubectl(cluster, &crds).await).is_empty() {
+        let mut detach = Command::new(env!("CARGO_BIN_EXE_lessor"));
+        detach.arg("detach-finalizers").arg("--kubeconfig").arg(cluster.kubeconfig_path());
+        success(run(detach).await);
+    }
+    let crds = ["delete", "crd", "leases.lessor.dev", "lessors.lessor.dev", "--ignore-not-found"];
+    success(kubectl(cluster, &crds).await);
+    // What tests made of the chart's hooks.
+    let kinds = "serviceaccount,role,rolebinding,clusterrole,clusterrolebinding,job";
+    let hooks = ["delete", kinds, "--all-namespaces", "--selector=app.kubernetes.io/name=lessor"];
+    success(kubectl(cluster, &hooks).await);
 }
 
 /// A release.
@@ -91,19 +136,13 @@ pub(crate) struct Release<'a> {
     /// Where leases are: a namespace that it serves.
     pub(crate) leases_in: String,
     values: PathBuf,
+    installed: Mark,
 }
 
 impl<'a> Release<'a> {
-    /// Installs a release that serves two namespaces of its own, on the shared cluster. The first such release brings
-    /// the definitions.
+    /// Installs a release that serves two namespaces of its own, on the cluster that worlds share.
     pub(crate) async fn in_namespaces(name: &str) -> Release<'static> {
-        static DEFINED: OnceCell<()> = OnceCell::const_new();
-        let cluster = shared().await;
-        let crds = async || {
-            let crds = format!("{}/crds", env!("CARGO_MANIFEST_DIR"));
-            success(kubectl(cluster, &["apply", "--filename", &crds]).await);
-        };
-        DEFINED.get_or_init(crds).await;
+        let cluster = cluster().await;
         let (first, second) = (unique(name), unique(name));
         for namespace in [&first, &second] {
             make_namespace(cluster, namespace).await;
@@ -132,6 +171,7 @@ impl<'a> Release<'a> {
             values: cluster.directory().join(format!("{name}.values.json")),
             leases_in: leases_in.to_owned(),
             namespace,
+            installed: cluster.audit().expect("an audit log").mark().expect("a mark"),
         };
         release.set_values(values);
         success(release.helm("install", &[CHART, "--create-namespace"]).await);
@@ -215,10 +255,10 @@ impl<'a> Release<'a> {
         format!("system:serviceaccount:{}:{account}", self.namespace)
     }
 
-    /// What the operator asked of the API server.
+    /// What the operator asked of the API server since the release was installed.
     pub(crate) async fn audit(&self) -> Entries {
         let user = self.user().await;
-        self.cluster.audit().expect("an audit log").entries().expect("its entries").by(&user)
+        self.cluster.audit().expect("an audit log").since(self.installed).expect("its entries").by(&user)
     }
 
     pub(crate) fn leases(&self) -> Api<Lease> {
@@ -304,7 +344,8 @@ pub(crate) fn unique(name: &str) -> String {
     format!("{name}-{}", COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-async fn make_namespace(cluster: &Cluster, name: &str) {
+/// Makes a namespace if it isn't there.
+pub(crate) async fn make_namespace(cluster: &Cluster, name: &str) {
     let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
     let namespace = Namespace { metadata, ..Namespace::default() };
     let namespaces = Api::all(cluster.client().expect("a client"));

@@ -6,8 +6,8 @@ use lessor_cluster::Cluster;
 use serde_json::{Value, json};
 
 use crate::{
-    release::{CHART, documents, failure, helm, kubectl, render, success},
-    world::heavy,
+    release::{CHART, documents, failure, helm, kubectl, make_namespace, render, success},
+    world::cluster,
 };
 
 /// The sets of values that each test goes through, by name: the defaults, and those in the chart's folder `ci`.
@@ -21,13 +21,10 @@ fn sets() -> Vec<(String, Vec<String>)> {
     sets
 }
 
-#[tokio::test]
-async fn each_set_of_values_lints_renders_and_passes_the_servers_strict_dry_run() {
-    let _alone = heavy().await;
-    let cluster = Cluster::start().await.expect("a cluster");
-    success(kubectl(&cluster, &["create", "namespace", "lessor-system"]).await);
-    for namespace in ["one", "two"] {
-        success(kubectl(&cluster, &["create", "namespace", namespace]).await);
+pub(crate) async fn each_set_of_values_lints_renders_and_passes_the_servers_strict_dry_run() {
+    let cluster = cluster().await;
+    for namespace in ["lessor-system", "one", "two"] {
+        make_namespace(cluster, namespace).await;
     }
     for (name, values) in sets() {
         let mut lint: Vec<String> = ["lint", "--strict", CHART].map(str::to_owned).to_vec();
@@ -40,13 +37,13 @@ async fn each_set_of_values_lints_renders_and_passes_the_servers_strict_dry_run(
         template.extend(values);
         // The Prometheus operator isn't here to say what it thinks of its kinds.
         let foreign = |object: &Value| object["apiVersion"] == "monitoring.coreos.com/v1";
-        let rendered = documents(&success(helm(Some(&cluster), &template).await));
+        let rendered = documents(&success(helm(Some(cluster), &template).await));
         let known: Vec<Value> = rendered.into_iter().filter(|object| !foreign(object)).collect();
         // A Pod is refused without its account, in a dry run too.
         let accounts: Vec<Value> =
             known.iter().filter(|object| object["kind"] == "ServiceAccount").cloned().collect();
-        apply(&cluster, accounts, &["--server-side"]).await;
-        let said = apply(&cluster, known, &["--server-side", "--dry-run=server", "--validate=strict"]).await;
+        apply(cluster, accounts, &["--server-side"]).await;
+        let said = apply(cluster, known, &["--server-side", "--dry-run=server", "--validate=strict"]).await;
         assert!(said.contains("deployment.apps/"), "{name}: {said}");
     }
 }
@@ -63,14 +60,14 @@ async fn apply(cluster: &Cluster, objects: Vec<Value>, how: &[&str]) -> String {
     success(kubectl(cluster, &args).await)
 }
 
-#[tokio::test]
-async fn a_wrong_value_is_refused_by_its_name() {
+pub(crate) async fn a_wrong_value_is_refused_by_its_name() {
     for (set, named) in [
         ("replica=2", "replica"),
         ("settings.minTTL=5s", "minTTL"),
         ("settings.minTtl=5", "minTtl"),
         ("settings.minTtl=1h30m", "minTtl"),
         ("settings.statusRate=0", "statusRate"),
+        ("settings.otlpEndpoint=https://collector", "otlpEndpoint"),
         ("settings.concurrency=70000", "concurrency"),
         ("image.digest=latest", "digest"),
         ("admission.finalizer=yes", "finalizer"),
@@ -105,12 +102,12 @@ fn flags() -> Vec<(String, Option<String>)> {
     flags
 }
 
-#[tokio::test]
-async fn each_flag_has_an_environment_variable_and_a_chart_value() {
+pub(crate) async fn each_flag_has_an_environment_variable_and_a_chart_value() {
     let rendered = documents(
         &render(&[
             "--set",
-            "settings.dryRun=true,settings.identity=me,watchNamespaces={one},attachable={secrets}",
+            "settings.dryRun=true,settings.identity=me,watchNamespaces={one},attachable={secrets},\
+             settings.otlpEndpoint=http://collector:4318",
         ])
         .await,
     );
@@ -124,7 +121,10 @@ async fn each_flag_has_an_environment_variable_and_a_chart_value() {
         .collect();
     let flags = flags();
     for (flag, variable) in &flags {
-        assert!(variable.as_ref().is_some_and(|name| name.starts_with("LESSOR_")), "{flag}: {variable:?}");
+        // What others have a name for keeps it.
+        let is_ours =
+            |name: &str| name.starts_with("LESSOR_") || ["OTEL_EXPORTER_OTLP_ENDPOINT"].contains(&name);
+        assert!(variable.as_deref().is_some_and(is_ours), "{flag}: {variable:?}");
         assert!(
             given.contains(flag.as_str()) || WITHOUT_VALUE.contains(&flag.as_str()),
             "{flag} has no chart value"
@@ -135,8 +135,7 @@ async fn each_flag_has_an_environment_variable_and_a_chart_value() {
     }
 }
 
-#[tokio::test]
-async fn the_defaults_of_the_chart_are_those_of_the_operator() {
+pub(crate) async fn the_defaults_of_the_chart_are_those_of_the_operator() {
     let help = Command::new(env!("CARGO_BIN_EXE_lessor")).args(["run", "--help"]).output().expect("help");
     let help = String::from_utf8(help.stdout).expect("text");
     let values: Value =
@@ -170,8 +169,7 @@ fn metrics_in(text: &str) -> BTreeSet<&str> {
     words.filter(|word| word.starts_with("lessor_") || word.starts_with("process_")).collect()
 }
 
-#[tokio::test]
-async fn the_dashboard_and_the_alerts_ask_only_for_metrics_that_there_are() {
+pub(crate) async fn the_dashboard_and_the_alerts_ask_only_for_metrics_that_there_are() {
     use lessor::operator::{
         deed::Deed,
         figures::Figures,

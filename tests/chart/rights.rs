@@ -1,116 +1,252 @@
 //! The chart's rights are those that the operator needs, each of them.
 
-use std::{collections::BTreeSet, time::Duration};
-
-use kube::{
-    Api,
-    api::{DeleteParams, Patch, PatchParams},
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
 };
-use lessor_cluster::Cluster;
+
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::{Secret, Service};
+use kube::{
+    Api, Resource,
+    api::{Patch, PatchParams, PostParams},
+};
+use lessor::api::Lessor;
+use lessor_cluster::audit::Entry;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
 
 use crate::{
-    release::{PATIENCE, Release, documents, quick, render, success},
-    world::heavy,
+    account::{Account, Right, Template, rights, without},
+    release::{documents, render},
+    world::{PATIENCE, heavy, kit},
 };
 
-/// A verb on a resource of a group.
-type Right = (String, String, String);
+/// How many operators with a right too few live at once.
+const AT_ONCE: usize = 8;
+/// What they are told, beside what the chart says.
+const ARGS: [&str; 6] = ["--attachable", "secrets", "--attachable", "services", "--event-rate", "50"];
+/// What the chart is told: a kind with keys and one without.
+const VALUES: [&str; 2] = ["--set", "watchNamespaces={placeholder},attachable={secrets,services}"];
 
-/// Every right of the operator: what its roles hold.
-fn rights(objects: &[Value]) -> BTreeSet<Right> {
-    let roles = objects.iter().filter(|object| {
-        let aggregated = object["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"]
-            .is_string()
-            || object["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-edit"].is_string();
-        let ours = object["metadata"]["annotations"]["helm.sh/hook"].is_null();
-        !aggregated && ours && ["Role", "ClusterRole"].contains(&object["kind"].as_str().unwrap_or_default())
-    });
-    let texts = |list: &Value| -> Vec<String> {
-        let items = list.as_array().expect("a list");
-        items.iter().map(|item| item.as_str().expect("a text").to_owned()).collect()
+/// A right as the audit log shows its use: the name of the object is left out.
+type Use = (String, String, String, String);
+
+fn used(entry: &Entry) -> Use {
+    let resource = match entry.subresource.as_str() {
+        "" => entry.resource.clone(),
+        subresource => format!("{}/{subresource}", entry.resource),
     };
-    let mut rights = BTreeSet::new();
-    for rule in roles.flat_map(|role| role["rules"].as_array().expect("rules")) {
-        for group in texts(&rule["apiGroups"]) {
-            for resource in texts(&rule["resources"]) {
-                for verb in texts(&rule["verbs"]) {
-                    rights.insert((verb, group.clone(), resource.clone()));
-                }
+    (entry.namespace.clone(), entry.verb.clone(), entry.group.clone(), resource)
+}
+
+fn use_of(right: &Right) -> Use {
+    let Right { place, verb, group, resource, .. } = right.clone();
+    (place, verb, group, resource)
+}
+
+/// What leases and their holders do that takes a right of the operator, again and again.
+struct Life<'a> {
+    world: &'a kit::World,
+    /// The only right that matters; `None`: all.
+    lacks: Option<&'a Right>,
+}
+
+impl Life<'_> {
+    fn matters(&self, is: impl Fn(&Right) -> bool) -> bool {
+        self.lacks.is_none_or(is)
+    }
+
+    /// Never ends. Where a right is missing much of it has no effect, so nothing here insists on any.
+    async fn go_on(&self) {
+        tokio::join!(self.leases_end(), self.a_lease_is_warned_of(), self.the_lead_is_taken_away());
+    }
+
+    /// Leases end and take objects and keys along.
+    async fn leases_end(&self) {
+        for round in 0.. {
+            let name = format!("round-{round}");
+            let whole = json!({"lessor.dev/lease": name});
+            let key = json!({"key.lessor.dev/a": name});
+            let keys = format!("{name}-keys");
+            self.make(&self.world.config_maps(), &name, whole.clone(), json!({"data": {"a": "b"}})).await;
+            self.make(&self.world.config_maps(), &keys, key.clone(), json!({"data": {"a": "b", "c": "d"}}))
+                .await;
+            self.make(&self.api::<Secret>(), &name, whole.clone(), json!({})).await;
+            self.make(&self.api::<Secret>(), &keys, key, json!({"stringData": {"a": "b", "c": "d"}})).await;
+            let outside = json!({"spec": {"type": "ExternalName", "externalName": "example.com"}});
+            self.make(&self.api::<Service>(), &name, whole, outside).await;
+            self.make(&self.world.leases(), &name, json!({}), json!({"spec": {"ttlSeconds": 1}})).await;
+            let end = Instant::now() + Duration::from_secs(4);
+            while Instant::now() < end && self.is_there(&name).await {
+                self.contend(&name, &keys).await;
+                sleep(Duration::from_millis(if self.contended() { 0 } else { 100 })).await;
             }
         }
     }
-    rights
-}
 
-/// Lives through everything that takes a right: what the audit log then shows is what the operator needs.
-#[tokio::test]
-async fn no_right_is_missing_and_none_is_too_many() {
-    let _alone = heavy().await;
-    let cluster = Cluster::start().await.expect("a cluster");
-    let release = Release::install(
-        &cluster,
-        "lessor",
-        "shop",
-        json!({"settings": quick("default"), "admission": {"finalizer": "operator", "attachments": false}}),
-    )
-    .await;
-    let operator = release.primary().await;
-    let given = rights(&documents(&success(release.helm("template", &[crate::release::CHART]).await)));
+    /// Whether objects are changed at the very moment that they are to go, so that they have to be read again.
+    fn contended(&self) -> bool {
+        self.matches_get("")
+    }
 
-    // It warns a second after each renewal: from the second time on its Event is patched.
-    release.granted("warned", json!({"ttlSeconds": 600, "warnBeforeSeconds": 599})).await;
-    let start = tokio::time::Instant::now();
-    let mut round = 0;
-    let used = loop {
-        let name = format!("round-{round}");
-        round += 1;
-        release.renew("warned").await;
-        // Changed at the very moment that it ends, a lease or object has to be read again.
-        release.map(&name, json!({"lessor.dev/lease": name}), &["a"]).await;
-        release.map(&format!("{name}-keys"), json!({"key.lessor.dev/a": name}), &["a", "b"]).await;
-        release.granted(&name, json!({"ttlSeconds": 2})).await;
-        tokio::time::sleep(Duration::from_millis(1500)).await;
-        let leases = release.leases();
-        for n in 0.. {
-            let patch = json!({"metadata": {"labels": {"n": n.to_string()}}});
-            change(&release.maps(), &name, patch.clone()).await;
-            if !change(&leases, &name, patch).await {
-                break;
+    fn matches_get(&self, resource: &str) -> bool {
+        self.matters(|lacks| lacks.verb == "get" && (resource.is_empty() || lacks.resource == resource))
+    }
+
+    async fn contend(&self, name: &str, keys: &str) {
+        if self.matches_get("leases") {
+            change(&self.world.leases(), name).await;
+        }
+        if self.matches_get("configmaps") {
+            change(&self.world.config_maps(), name).await;
+        }
+        if self.matches_get("secrets") {
+            change(&self.api::<Secret>(), keys).await;
+        }
+        if self.matches_get("services") {
+            change(&self.api::<Service>(), name).await;
+        }
+    }
+
+    /// A warning a second after each renewal: from the second one on, its Event is patched.
+    async fn a_lease_is_warned_of(&self) {
+        let spec = json!({"spec": {"ttlSeconds": 600, "warnBeforeSeconds": 599}});
+        self.make(&self.world.leases(), "warned", json!({}), spec).await;
+        loop {
+            sleep(Duration::from_millis(1300)).await;
+            let _ = self.world.renew("warned").await;
+        }
+    }
+
+    /// Somebody else seems to lead, and no more: the operator leads again, and that Event is patched too.
+    async fn the_lead_is_taken_away(&self) {
+        let lessors: Api<Lessor> = Api::all(self.world.client.clone());
+        while self.matters(|lacks| lacks.group == "events.k8s.io") {
+            sleep(Duration::from_secs(1)).await;
+            let Ok(lessor) = lessors.get(&self.world.lessor).await else { continue };
+            let term = lessor.status.and_then(|status| status.term).unwrap_or_default() + 1;
+            for status in [json!({"primary": "somebody", "term": term}), json!({"primary": null})] {
+                let patch = Patch::Merge(json!({"status": status}));
+                let _ = lessors.patch_status(&self.world.lessor, &PatchParams::default(), &patch).await;
+                sleep(Duration::from_millis(300)).await;
             }
         }
-        release.maps().delete(&format!("{name}-keys"), &DeleteParams::default()).await.expect("a deletion");
-        let audit = release.audit().await;
-        let denied = audit.clone().filter(|entry| entry.code == 403);
-        assert!(denied.is_empty(), "a right is missing: {}", denied[0]);
-        let used: BTreeSet<Right> = audit
-            .iter()
-            .filter(|entry| !entry.resource.is_empty())
-            .map(|entry| {
-                let resource = if entry.subresource.is_empty() {
-                    entry.resource.clone()
-                } else {
-                    format!("{}/{}", entry.resource, entry.subresource)
-                };
-                (entry.verb.clone(), entry.group.clone(), resource)
-            })
-            .collect();
-        if used == given || start.elapsed() > PATIENCE {
-            break used;
-        }
-    };
-    let unused: Vec<_> = given.difference(&used).collect();
-    let missing: Vec<_> = used.difference(&given).collect();
-    assert!(unused.is_empty() && missing.is_empty(), "never used: {unused:?}; not given: {missing:?}");
-    drop(operator);
+        std::future::pending().await
+    }
+
+    fn api<K: Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>>(&self) -> Api<K> {
+        Api::namespaced(self.world.client.clone(), &self.world.namespace)
+    }
+
+    async fn is_there(&self, lease: &str) -> bool {
+        self.world.leases().get_metadata_opt(lease).await.is_ok_and(|lease| lease.is_some())
+    }
+
+    async fn make<K>(&self, api: &Api<K>, name: &str, annotations: Value, mut object: Value)
+    where
+        K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Serialize + DeserializeOwned,
+    {
+        object["apiVersion"] = json!(K::api_version(&()));
+        object["kind"] = json!(K::kind(&()));
+        object["metadata"] = json!({"name": name, "annotations": annotations});
+        let object: K = serde_json::from_value(object).expect("an object");
+        let made = api.create(&PostParams::default(), &object).await;
+        assert!(made.is_ok(), "{made:?}");
+    }
 }
 
-/// Whether the object was there to be changed.
-async fn change<K>(api: &Api<K>, name: &str, patch: Value) -> bool
-where
-    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
-{
-    api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.is_ok()
+/// Changes an object, if it is there.
+async fn change<K: Clone + std::fmt::Debug + DeserializeOwned>(api: &Api<K>, name: &str) {
+    let label = uuid::Uuid::new_v4().to_string();
+    let patch = Patch::Merge(json!({"metadata": {"labels": {"n": label}}}));
+    let _ = api.patch(name, &PatchParams::default(), &patch).await;
+}
+
+/// What an account asked of the API server.
+fn asked(world: &kit::World, account: &Account) -> Vec<Entry> {
+    let audit = world.cluster.audit().expect("an audit log");
+    let asked = audit.with(&account.user).expect("its entries").by(&account.user);
+    asked.filter(|entry| !entry.resource.is_empty()).to_vec()
+}
+
+pub(crate) async fn no_right_is_missing_and_none_is_too_many() {
+    let _heavy = heavy().await;
+    let world = kit::World::new("rights").await;
+    let objects = Template::new(&VALUES).await.objects(&world);
+    let given: BTreeSet<Use> = rights(&objects).iter().map(use_of).collect();
+    let account = Account::new(&world, &objects).await;
+    let operator = world.operator_with(&account.kubeconfig, &ARGS);
+    let life = Life { world: &world, lacks: None };
+    let mut uses = BTreeSet::new();
+    let all_used = async {
+        let start = Instant::now();
+        while uses != given && start.elapsed() < PATIENCE {
+            sleep(Duration::from_secs(1)).await;
+            assert_eq!(operator.exit_status(), None, "it ended: {}", operator.log());
+            let asked = asked(&world, &account);
+            let refused = asked.iter().find(|entry| entry.code == 403);
+            assert!(refused.is_none(), "a right is missing: {}", refused.expect("it"));
+            uses = asked.iter().map(used).collect();
+        }
+    };
+    tokio::select! {
+        () = all_used => {}
+        () = life.go_on() => {}
+    }
+    let unused: Vec<_> = given.difference(&uses).collect();
+    let missing: Vec<_> = uses.difference(&given).collect();
+    let as_they_should_be = unused.is_empty() && missing.is_empty();
+    assert!(as_they_should_be, "never used: {unused:?}; not given: {missing:?}; {}", operator.log());
+}
+
+pub(crate) async fn without_any_one_of_its_rights_the_operator_is_refused_that_and_nothing_else() {
+    let _heavy = heavy().await;
+    let template = Template::new(&VALUES).await;
+    let any = kit::World::new("right").await;
+    let all = rights(&template.objects(&any)).into_iter().enumerate();
+    let number = all.len();
+    let start = Instant::now();
+    let tried = stream::iter(all).map(async |(number, right)| lives_without(number, &right, &template).await);
+    let wrong: Vec<String> =
+        tried.buffer_unordered(AT_ONCE).filter_map(async |tried| tried.err()).collect().await;
+    assert!(number > 20, "{number} rights");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    println!("each of {number} rights is needed, which took {:?}", start.elapsed());
+}
+
+/// An operator that lacks one right: the API server refuses that and nothing else, and the operator says so.
+async fn lives_without(number: usize, right: &Right, template: &Template) -> Result<(), String> {
+    let world = kit::World::new(&format!("without-{number}")).await;
+    let objects = template.objects(&world);
+    // The same right, but it is named after this world, as are some of the objects.
+    let lacks = rights(&objects).into_iter().nth(number).expect("a right");
+    assert_eq!((&lacks.verb, &lacks.resource), (&right.verb, &right.resource));
+    let account = Account::new(&world, &without(&objects, &lacks)).await;
+    let operator = world.operator_with(&account.kubeconfig, &ARGS);
+    let said = format!("cannot {} resource \"{}\"", lacks.verb, lacks.resource);
+    let told = async {
+        let start = Instant::now();
+        loop {
+            let refused: BTreeSet<Use> =
+                asked(&world, &account).iter().filter(|entry| entry.code == 403).map(used).collect();
+            let log = operator.log();
+            if log.contains(&said) && refused == BTreeSet::from([use_of(&lacks)]) {
+                return Ok(());
+            }
+            if start.elapsed() > PATIENCE || operator.exit_status().is_some() {
+                let says = log.contains(&said);
+                return Err(format!("without {lacks}: refused {refused:?}, which it says: {says}; {log}"));
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+    };
+    let life = Life { world: &world, lacks: Some(&lacks) };
+    tokio::select! {
+        told = told => told,
+        () = life.go_on() => Ok(()),
+    }
 }
 
 /// What `lessor rbac` says for the same settings.
@@ -124,12 +260,12 @@ fn told(args: &[&str]) -> BTreeSet<Right> {
     rights(&documents(&String::from_utf8(told.stdout).expect("text")))
 }
 
-#[tokio::test]
-async fn the_charts_rights_are_those_that_the_operator_itself_says_it_needs() {
+pub(crate) async fn the_charts_rights_are_those_that_the_operator_itself_says_it_needs() {
     let kinds = "secrets,pods,deployments.apps:pointers,things.example.com/v1";
     let attachable = format!("attachable={{{kinds}}}");
     for (values, args) in [
         (vec![], vec![]),
+        (vec!["--set", "settings.lessor=other"], vec!["--lessor", "other"]),
         (vec!["--set", "watchNamespaces={one,two}"], vec!["--namespace", "one,two"]),
         (vec!["--set", &attachable], vec!["--attachable", kinds]),
     ] {
@@ -137,23 +273,23 @@ async fn the_charts_rights_are_those_that_the_operator_itself_says_it_needs() {
     }
 }
 
-#[tokio::test]
-async fn with_namespaces_the_only_right_in_the_whole_cluster_is_about_the_lessor() {
-    let objects = documents(&render(&["--set", "watchNamespaces={one,two}"]).await);
-    let cluster_wide: Vec<Value> =
-        objects.iter().filter(|object| object["kind"] == "ClusterRole").cloned().collect();
-    assert!(!cluster_wide.is_empty());
-    for (_, group, resource) in rights(&cluster_wide) {
-        assert_eq!(group, "lessor.dev");
-        assert!(resource == "lessors" || resource == "lessors/status", "{resource}");
+pub(crate) async fn with_namespaces_the_only_right_in_the_whole_cluster_is_about_the_lessor() {
+    let mut by_place: BTreeMap<String, BTreeSet<Right>> = BTreeMap::new();
+    let nowhere = |right: &Right| Right { place: String::new(), ..right.clone() };
+    for right in rights(&documents(&render(&["--set", "watchNamespaces={one,two}"]).await)) {
+        by_place.entry(right.place.clone()).or_default().insert(nowhere(&right));
     }
-    let namespaced: Vec<Value> = objects.iter().filter(|object| object["kind"] == "Role").cloned().collect();
-    let of = |namespace: &str| -> Vec<Value> {
-        namespaced.iter().filter(|role| role["metadata"]["namespace"] == namespace).cloned().collect()
-    };
-    assert_eq!(rights(&of("one")), rights(&of("two")));
+    let places: Vec<&str> = by_place.keys().map(String::as_str).collect();
+    assert_eq!(places, ["", "default", "one", "two"]);
+    for right in &by_place[""] {
+        assert_eq!(right.group, "lessor.dev");
+        assert!(right.resource == "lessors" || right.resource == "lessors/status", "{right}");
+    }
+    for right in &by_place["default"] {
+        assert_eq!((right.group.as_str(), right.resource.as_str()), ("events.k8s.io", "events"), "{right}");
+    }
+    assert_eq!(by_place["one"], by_place["two"]);
     // Together they are what a release for all namespaces has.
-    let everywhere = rights(&documents(&render(&[]).await));
-    let both: BTreeSet<Right> = rights(&cluster_wide).union(&rights(&of("one"))).cloned().collect();
-    assert_eq!(both, everywhere);
+    let both: BTreeSet<Right> = by_place[""].union(&by_place["one"]).cloned().collect();
+    assert_eq!(both, rights(&documents(&render(&[]).await)));
 }

@@ -1,14 +1,31 @@
-//! The end-to-end tests once more, by operators that have the chart's rights and no others: those of them that any right
-//! could break. How late and how costly things are, and what crashes do, doesn't depend on it.
+//! The end-to-end tests once more, by operators that have the chart's rights and no others: each with those of a release
+//! for all namespaces, and with those of one for two.
+//!
+//! Not here are those that say nothing of rights and would only take their time:
+//! - `cost`: what is asked is the same, whoever asks; at rest an account of its own already asks nothing;
+//! - `process::it_waits_for_crds_that_are_missing_and_says_so`: nothing that needs a right happens before there are CRDs;
+//! - hundreds of leases, renewals and keys at once (in `expiry`, `renewal` and `removal`): the same requests, only more.
 
-use crate::{attachment, bad_input, expiry, lifetime, removal, renewal, revoke};
+use libtest_mimic::Trial;
+
+use crate::{
+    attachment, bad_input, crash, expiry, lifetime, process, removal, renewal, revoke, trial,
+    world::{SERVES, Serves},
+};
 
 macro_rules! with_the_charts_rights {
     ($($module:ident::$test:ident,)*) => {
-        $(#[tokio::test]
-        async fn $test() {
-            $module::$test().await;
-        })*
+        /// Each of them for each way to serve.
+        pub(crate) fn trials() -> Vec<Trial> {
+            let mut trials = Vec::new();
+            for (serves, name) in [(Serves::All, "for_all"), (Serves::Two, "for_two")] {
+                $(trials.push(trial(
+                    format!("served::{name}::{}::{}", stringify!($module), stringify!($test)),
+                    move || SERVES.scope(serves, $module::$test()),
+                ));)*
+            }
+            trials
+        }
     };
 }
 
@@ -24,7 +41,14 @@ with_the_charts_rights![
     bad_input::one_bad_annotation_spoils_no_other_of_its_object,
     bad_input::a_key_that_is_not_there_counts_as_attached_and_only_its_annotation_goes,
     bad_input::an_immutable_config_map_keeps_its_keys_and_the_lease_says_why,
+    bad_input::a_ttl_of_285_years_is_granted_and_hinders_nobody,
     bad_input::an_object_with_finalizers_of_its_own_is_waited_for_without_spinning,
+    bad_input::leases_that_cannot_be_are_refused_by_the_api_server_and_leave_the_operator_alone,
+    crash::an_end_is_complete_though_the_operator_dies_before_any_step_of_it,
+    crash::an_end_is_complete_though_the_operator_dies_after_any_step_of_it,
+    crash::what_a_dead_operator_had_sent_does_no_harm_when_it_arrives_late,
+    crash::leases_that_ended_while_no_operator_ran_end_afterwards,
+    crash::restarts_move_no_deadline_by_more_than_a_few_seconds_however_often,
     expiry::a_lease_that_is_not_renewed_ends_after_its_deadline_and_never_before,
     expiry::a_lease_with_nothing_attached_ends_too,
     expiry::a_lease_made_before_any_operator_runs_is_granted_a_full_ttl_by_the_first,
@@ -33,12 +57,26 @@ with_the_charts_rights![
     expiry::a_shorter_ttl_counts_from_the_change_and_is_published_at_once,
     expiry::a_name_used_again_is_another_lease,
     lifetime::suspension_keeps_what_remained,
+    lifetime::a_suspended_lease_outlives_restarts_and_a_renewal_makes_it_whole_at_once,
     lifetime::a_lease_ends_at_its_maximum_lifetime_however_often_it_is_renewed,
     lifetime::a_warning_comes_before_the_end_and_a_renewal_takes_it_back,
     lifetime::what_is_granted_lies_between_the_minimum_and_the_maximum,
+    process::sigterm_ends_it_in_order_and_the_next_one_leads_at_once,
+    process::a_dry_run_says_what_would_go_and_removes_nothing,
+    removal::an_object_made_anew_on_the_way_of_its_removal_survives,
+    removal::an_object_made_anew_without_annotations_on_the_way_of_its_removal_survives,
+    removal::an_object_attached_to_another_lease_on_the_way_of_its_removal_survives,
+    removal::an_object_detached_on_the_way_of_its_removal_survives,
+    removal::a_key_attached_to_another_lease_on_the_way_of_its_removal_survives,
+    removal::keys_of_an_object_made_anew_on_the_way_of_their_removal_survive,
+    removal::an_edit_on_the_way_of_a_removal_is_kept_and_the_key_goes_all_the_same,
     removal::keys_go_and_no_edit_is_lost_in_an_object_that_others_update_all_the_time,
     renewal::a_renewal_just_before_the_deadline_keeps_the_lease_and_one_just_after_is_refused,
+    renewal::an_end_that_was_decided_before_a_renewal_never_goes_through,
+    renewal::an_end_that_arrives_after_the_death_of_its_operator_spares_a_renewed_lease,
     revoke::a_deleted_lease_is_revoked_and_renewals_after_that_are_refused,
+    revoke::a_renewal_between_a_deletion_and_the_commit_of_the_end_saves_nothing,
+    revoke::a_deletion_while_no_operator_runs_waits_for_one,
     revoke::a_lease_that_was_never_granted_can_be_deleted,
     revoke::a_namespace_with_leases_can_be_deleted,
 ];

@@ -1,27 +1,51 @@
-//! The world of the end-to-end tests, with operators that have no other rights than the chart gives them: every other
-//! world has a release that serves all namespaces, the rest one that serves two.
+//! The world of the end-to-end tests, with operators that have no other rights than the chart gives them.
 
 #[allow(dead_code, reason = "what `World` below does in another way")]
 #[path = "../e2e/world.rs"]
-mod kit;
+pub(crate) mod kit;
 
-use std::{
-    ops::Deref,
-    path::PathBuf,
-    sync::atomic::{AtomicU32, Ordering},
-};
+use std::ops::Deref;
 
-use lessor_cluster::Process;
-use serde_json::json;
+use lessor_cluster::{Cluster, Process, proxy::Proxy};
+use tokio::sync::OnceCell;
+
+use crate::account::{Account, Template};
 
 // `World` below comes before the one in there.
 pub(crate) use self::kit::*;
-use crate::release::{Release, quick};
+
+/// What a release of the chart serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Serves {
+    /// All namespaces. What differs is the rights: operators that share a cluster are told their namespaces all the same.
+    All,
+    /// The world's namespace, and another one.
+    Two,
+}
+
+tokio::task_local! {
+    /// What the test that runs is about.
+    pub(crate) static SERVES: Serves;
+}
+
+impl Serves {
+    /// The chart's objects, rendered once.
+    async fn template(self) -> &'static Template {
+        static ALL: OnceCell<Template> = OnceCell::const_new();
+        static TWO: OnceCell<Template> = OnceCell::const_new();
+        let two = ["--set", "watchNamespaces={placeholder,kube-public}"];
+        match self {
+            Self::All => ALL.get_or_init(async || Template::new(&[]).await).await,
+            Self::Two => TWO.get_or_init(async || Template::new(&two).await).await,
+        }
+    }
+}
 
 /// A test's world.
 pub(crate) struct World {
     kit: kit::World,
-    account: PathBuf,
+    account: Account,
+    serves: Serves,
 }
 
 impl Deref for World {
@@ -33,30 +57,22 @@ impl Deref for World {
 }
 
 impl World {
-    /// A new world with a release of its own.
+    /// A new world, with an account of its own, on the cluster that all worlds share.
     pub(crate) async fn new(name: &str) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let kit = kit::World::new(name).await;
-        let serves = match COUNT.fetch_add(1, Ordering::Relaxed) % 2 {
-            // With the namespace its roles would go, and nobody could release the leases (see `lifecycle`).
-            _ if name == "namespace" => json!([]),
-            0 => json!([]),
-            _ => json!([kit.namespace, "kube-public"]),
-        };
-        let values = json!({
-            "watchNamespaces": serves, "settings": quick(&kit.lessor), "crds": {"enabled": false},
-            // The tests count the operator's requests, and play its enemies.
-            "admission": {"finalizer": "operator", "protectStatus": false, "attachments": false},
-        });
-        let release = Release::install(kit.cluster, &kit.namespace, &kit.namespace, values).await;
-        let account = release.pod().await.service_account_name.expect("an account");
-        let account = kit.cluster.service_account_kubeconfig(&release.namespace, &account).await;
-        Self { account: account.expect("a kubeconfig"), kit }
+        Self::on(kit::cluster().await, name).await
+    }
+
+    /// A new world on a cluster.
+    pub(crate) async fn on(cluster: &'static Cluster, name: &str) -> Self {
+        let serves = SERVES.get();
+        let kit = kit::World::on(cluster, name).await;
+        let account = Account::new(&kit, &serves.template().await.objects(&kit)).await;
+        Self { kit, account, serves }
     }
 
     /// Starts a replica with the chart's rights.
     pub(crate) fn operator(&self, args: &[&str]) -> Process {
-        self.kit.operator_with(&self.account, args)
+        self.kit.operator_with(&self.account.kubeconfig, &self.arguments(args))
     }
 
     /// Starts a replica with the chart's rights and waits until it is primary.
@@ -64,5 +80,24 @@ impl World {
         let operator = self.operator(args);
         self.kit.wait_for_primary(&operator).await;
         operator
+    }
+
+    /// Starts a replica with the chart's rights behind a proxy and waits until it is primary.
+    pub(crate) async fn proxied(&self, args: &[&str]) -> (Proxy, Process) {
+        let proxy = self.kit.cluster.proxy().await.expect("a proxy");
+        let port = proxy.url().rsplit(':').next().unwrap_or_default().trim_end_matches('/').to_owned();
+        let name = format!("{}-by-{port}", self.kit.namespace);
+        let kubeconfig = proxy.kubeconfig_with_token(&name, &self.account.token).expect("a kubeconfig");
+        let operator = self.kit.operator_with(&kubeconfig, &self.arguments(args));
+        self.kit.wait_for_primary(&operator).await;
+        (proxy, operator)
+    }
+
+    fn arguments<'a>(&self, args: &[&'a str]) -> Vec<&'a str> {
+        let mut all = args.to_vec();
+        if self.serves == Serves::Two {
+            all.extend(["--namespace", "kube-public"]);
+        }
+        all
     }
 }

@@ -48,7 +48,7 @@ pub(crate) struct World {
 }
 
 /// The cluster that all tests share, with the CRDs installed.
-async fn cluster() -> &'static Cluster {
+pub(crate) async fn cluster() -> &'static Cluster {
     static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
     let start = async || {
         let builder = Cluster::builder().controller_manager(true);

@@ -25,7 +25,10 @@ use lessor_cluster::{
     proxy::Proxy,
 };
 use serde_json::{Value, json};
-use tokio::{sync::OnceCell, time::Instant};
+use tokio::{
+    sync::OnceCell,
+    time::{Instant, timeout},
+};
 
 pub(crate) use crate::world::PATIENCE;
 use crate::world::{World, install_crds};
@@ -241,7 +244,8 @@ async fn ask_again_and_again(client: Client, slowest: Arc<AtomicU64>) {
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let asked = Instant::now();
-        if client.apiserver_version().await.is_ok() {
+        // Longer than this is an outage, which tests make by themselves.
+        if let Ok(Ok(_)) = timeout(Duration::from_secs(5), client.apiserver_version()).await {
             let took = u64::try_from(asked.elapsed().as_millis()).unwrap_or(u64::MAX);
             slowest.fetch_max(took, Ordering::Relaxed);
         }
@@ -251,6 +255,13 @@ async fn ask_again_and_again(client: Client, slowest: Arc<AtomicU64>) {
 /// Prints figures of a test.
 pub(crate) fn say(test: &str, figures: impl Display) {
     println!("{test}: {figures}");
+}
+
+/// How far each primary's term is above that of the first, in the order of the terms.
+pub(crate) fn terms_since_the_first(figures: &Figures) -> Vec<i64> {
+    let terms = figures.primaries.iter().map(|(term, _)| *term);
+    let first = terms.clone().next().unwrap_or_default();
+    terms.map(|term| term - first).collect()
 }
 
 /// The replica of this name.

@@ -8,7 +8,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     holder::Holder,
-    replicas::{LEASE_DURATION, PATIENCE, Replicas, Way, between, shared, wall, within},
+    replicas::{
+        LEASE_DURATION, PATIENCE, Replicas, Way, between, shared, terms_since_the_first, wall, within,
+    },
 };
 
 pub(crate) async fn a_killed_primary_is_replaced_within_a_lease_duration_and_no_deadline_moves() {
@@ -37,7 +39,7 @@ pub(crate) async fn a_killed_primary_is_replaced_within_a_lease_duration_and_no_
     let due = figures.late_of("due").expect("it expired");
     let later = [14, 17, 20].map(|ttl| figures.late_of(&format!("later-{ttl}")).expect("it expired"));
     println!("    the next due lease ended {due:?} after its deadline, those after it {later:?}");
-    assert_eq!(figures.primaries.iter().map(|(term, _)| *term).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(terms_since_the_first(&figures), [0, 1]);
     assert!(due < LEASE_DURATION + replicas.noise());
     assert!(later.iter().all(|late| *late < replicas.noise()), "a deadline has moved: {later:?}");
 }
@@ -62,7 +64,7 @@ pub(crate) async fn a_primary_that_stops_in_order_is_replaced_at_once() {
     }
     let figures = replicas.check(format_args!("replaced within {took:?}"));
     assert!(took.iter().all(|took| *took < LEASE_DURATION), "{took:?}");
-    assert_eq!(figures.primaries.iter().map(|(term, _)| *term).collect::<Vec<_>>(), [1, 2, 3, 4]);
+    assert_eq!(terms_since_the_first(&figures), [0, 1, 2, 3]);
     assert!(figures.late(1.0) < replicas.noise(), "{figures}");
 }
 

@@ -108,9 +108,7 @@ impl Plan {
                 1 if restarts => Incident::Stop(replica, lasts),
                 0..=2 => Incident::Pause(replica, lasts),
                 3 => Incident::WallClock(replica, random.seconds(0, 7200), random.percent(50)),
-                // A replica that starts after the Lessor was deleted may claim a term anew that no lease carries yet: see
-                // docs/proof.md, "What isn't covered".
-                5 if !restarts => Incident::LessorDeleted,
+                5 => Incident::LessorDeleted,
                 _ => Incident::Compaction,
             };
             plan.incidents.push((at, incident));

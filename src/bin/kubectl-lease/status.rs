@@ -85,7 +85,8 @@ pub(crate) async fn run(args: Args, session: &Session, screen: &mut Screen) -> O
             let lessor = |lessor: &Lessor| {
                 let status = lessor.status.clone().unwrap_or_default();
                 json!({"name": lessor.metadata.name, "primary": status.primary, "term": status.term,
-                       "acquireTime": status.acquire_time, "transitions": status.transitions})
+                       "acquireTime": status.acquire_time, "transitions": status.transitions,
+                       "version": status.version})
             };
             let value = json!({
                 "version": env!("CARGO_PKG_VERSION"),
@@ -113,7 +114,8 @@ async fn lessors(session: &Session) -> Outcome<Option<ObjectList<Lessor>>> {
 }
 
 fn show(lessors: &ObjectList<Lessor>, now: Timestamp, screen: &mut Screen) -> Outcome {
-    let mut table = Table::new(vec!["LESSOR", "PRIMARY", "TERM", "SINCE", "TRANSITIONS", "LEASES"]);
+    let mut table =
+        Table::new(vec!["LESSOR", "PRIMARY", "TERM", "SINCE", "TRANSITIONS", "LEASES", "VERSION"]);
     let mut conditions = Vec::new();
     for lessor in &lessors.items {
         let name = lessor.metadata.name.clone().unwrap_or_default();
@@ -133,6 +135,7 @@ fn show(lessors: &ObjectList<Lessor>, now: Timestamp, screen: &mut Screen) -> Ou
             Cell::new(since.map(short).unwrap_or_default()),
             number(status.transitions),
             number(status.leases),
+            Cell::new(status.version.unwrap_or_default()),
         ]);
     }
     screen.line("")?;

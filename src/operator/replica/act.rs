@@ -153,7 +153,8 @@ impl Replica {
             }
             Step::Act(Act::RemoveFinalizer) => {
                 let finalizers = record.finalizers_with(false);
-                (Doing::Release, Request::SetFinalizers { lease, uid, version, finalizers })
+                let doing = if record.status.has_ended() { Doing::Release } else { Doing::Abandon };
+                (doing, Request::SetFinalizers { lease, uid, version, finalizers })
             }
             Step::Act(Act::Delete) => (Doing::Delete, Request::DeleteLease { lease, uid }),
             Step::Rest | Step::Wait(_) => return None,

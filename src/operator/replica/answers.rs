@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 
 use super::*;
 
+/// What people are told of a lease that goes without an end.
+const ABANDONED: &str = "deleted, but its status can't be written: it goes, and what is attached to it stays";
+
 impl Replica {
     /// Takes in the answer to a request.
     pub fn answer(&mut self, ticket: Ticket, answer: Answer, now: &Now) {
@@ -134,6 +137,7 @@ impl Replica {
                 }
             }
             Doing::Release => (Some(Deed::Released), "Released", "all that was attached is gone".to_owned()),
+            Doing::Abandon => (None, "Abandoned", ABANDONED.to_owned()),
             Doing::Read | Doing::Prepare | Doing::Publish | Doing::Delete => {
                 tracing::debug!(lease = %place, ?doing, "done");
                 return;
@@ -290,7 +294,7 @@ impl Replica {
             if news {
                 self.out.deeds.push(Deed::Hindered(hindrance.reason));
             }
-            object.hindrance = Some(hindrance);
+            object.hindrance = Some(Box::new(hindrance));
         }
         if forbidden {
             self.removal_forbidden(id);

@@ -33,7 +33,7 @@ use super::{
     leases::{Entry, Leases},
     notice::{About, Notice},
     published::{Published, State},
-    record::{Place, Record, Recorded, Version, uid_of, version_of},
+    record::{Place, Record, Version, uid_of, version_of},
     request::{Answer, Refusal, Request},
     settings::Settings,
     sight::{Scope, Sights},
@@ -42,7 +42,7 @@ use super::{
     watches::{Failure, Observation, Seen},
 };
 use crate::{
-    api::{Lease, lease::Attached},
+    api::{Lease, Recorded, lease::Attached},
     lessor::LeaseTime,
     writer_lease::{self, Action, Holder, Term, WorkResult, WriterLease},
 };
@@ -108,6 +108,8 @@ enum Doing {
     /// With the deadline, unless it is a revoke, and with what goes.
     End(Option<LeaseTime>, Attached),
     Release,
+    /// Let it go without an end.
+    Abandon,
     Delete,
 }
 
@@ -135,6 +137,8 @@ pub struct Replica {
     lessor_seen: bool,
     /// How these watches fail, as long as they have shown nothing.
     lessor_failure: Option<Failure>,
+    /// Why the server doesn't let this replica compete, as people were told.
+    lessor_refusal: Option<Refusal>,
     lease_failure: Option<Failure>,
     /// Whether all leases have been shown, by scope.
     leases_seen: BTreeMap<Scope, bool>,
@@ -177,6 +181,7 @@ impl Replica {
             arbitration: Arbitration::new(settings.identity.clone()),
             lessor_seen: false,
             lessor_failure: None,
+            lessor_refusal: None,
             lease_failure: None,
             leases_seen: scopes.into_iter().map(|scope| (scope, false)).collect(),
             sights,
@@ -292,11 +297,14 @@ impl Replica {
         if !self.is_ready() {
             return None;
         }
+        // Whoever stops begins nothing any more: there is only what is under way to wait for.
+        if let Some(by) = self.stopping {
+            return self.leading.is_some().then_some(by);
+        }
         let writer = self.writer.wake_at(now.mono).map(|at| at.max(self.patient_until));
-        let stop = self.stopping.filter(|_| self.leading.is_some());
         let probe = self.probe_due(now);
         let kinds = self.report_kinds_at(now);
-        [writer, self.timers.first(), self.next_deadline(now), stop, probe, kinds].into_iter().flatten().min()
+        [writer, self.timers.first(), self.next_deadline(now), probe, kinds].into_iter().flatten().min()
     }
 
     /// When the next deadline, or its approach, comes on the replica's clock.
@@ -318,7 +326,7 @@ impl Replica {
 
 /// Whether everything that was attached to this lease is gone: our finalizer is.
 fn is_released(entry: &Entry) -> bool {
-    entry.record.status.has_ended() && !entry.record.has_finalizer()
+    entry.record.status.has_ended() && !entry.record.has_finalizer
 }
 
 /// A number of this replica's own, from its name.

@@ -92,9 +92,6 @@ impl Replica {
     pub(super) fn step(&mut self, uid: Uuid, now: &Now) -> Option<Step> {
         let entry = self.leases.get(&uid)?;
         let place = entry.record.place.clone();
-        if entry.record.status.term.is_some_and(|term| self.writer.is_absurd(term)) {
-            return None;
-        }
         let attached = self.objects.count(&place);
         let hindrance = if entry.record.status.has_ended() && attached != Default::default() {
             self.hindrance(&place)
@@ -131,7 +128,8 @@ impl Replica {
         let released = is_released(entry);
         let ended = entry.record.status.has_ended();
         if !self.settings.dry_run || !(ended || matches!(step, Step::Act(Act::End(_)))) {
-            return Some(step);
+            let absurd = entry.record.status.term.is_some_and(|term| self.writer.is_absurd(term));
+            return if absurd { without_status(step, entry.record.deleting) } else { Some(step) };
         }
         if !released {
             let going: Vec<String> = self.objects.of(&place).map(|(id, _)| id.to_string()).collect();
@@ -264,6 +262,18 @@ impl Replica {
             Work::Approach => {}
             Work::Lease(uid) => self.touch_lease(*uid, now),
             Work::Object(id) => self.touch_object(id, now),
+        }
+    }
+}
+
+/// What can be done for a lease whose status nobody can write. If it was deleted it goes all the same, or it would stand in the
+/// way of its namespace's deletion too; but no end was committed, so what is attached to it stays.
+fn without_status(step: Step, deleting: bool) -> Option<Step> {
+    match step {
+        Step::Act(Act::End(_)) if deleting => Some(Step::Act(Act::RemoveFinalizer)),
+        Step::Act(Act::Read | Act::RemoveFinalizer | Act::Delete) | Step::Rest | Step::Wait(_) => Some(step),
+        Step::Act(Act::AddFinalizer | Act::Grant(_) | Act::End(_) | Act::Publish(_)) | Step::Refresh(_) => {
+            None
         }
     }
 }

@@ -102,23 +102,40 @@ impl Replica {
                 return;
             }
         };
-        let (uid, place, term) = (record.uid, record.place.clone(), record.status.term);
+        let (uid, place, version, term) =
+            (record.uid, record.place.clone(), record.version, record.status.term);
+        let released = |entry: &Entry| entry.record.status.has_ended().then(|| is_released(entry));
+        let was_released = self.leases.get(&uid).and_then(released);
         let change = self.leases.apply(record, Recorded::read(lease), now, &self.settings);
+        if was_released == Some(false) && self.leases.get(&uid).and_then(released) == Some(true) {
+            self.see_done(&Work::Lease(uid), now);
+        }
         if change.renewed && self.leading.is_some() {
             self.out.deeds.push(Deed::Renewed);
         }
         if let Some(term) = term {
+            // No term is above the version of the write that claimed it, see `arbitration`.
+            self.writer.allow_terms(Term::try_from(version).unwrap_or_default());
             let meaning = if change.status_written {
                 self.writer.observe(term, now.mono)
             } else {
                 self.writer.learn_term(term, now.mono)
             };
-            if meaning == writer_lease::Observation::Absurd {
-                // Nobody can end it, so it must not stand before those that can be ended.
-                self.leases.shelve(uid);
-                self.say_once(uid, "AbsurdTerm", || {
-                    format!("status.term is {term}, which no primary wrote: delete the lease, or its status can't be written")
-                });
+            match meaning {
+                writer_lease::Observation::Absurd => {
+                    // Nobody can end it, so it must not stand before those that can be ended.
+                    self.leases.shelve(uid);
+                    self.say_once(uid, "AbsurdTerm", || {
+                        format!(
+                            "status.term is {term}, which no primary wrote, so nobody can write its status or end it: delete the lease; \
+                             what is attached to it stays"
+                        )
+                    });
+                }
+                // By whom, the Lessor knows: another, or nobody but this replica, which then has to claim a higher term
+                // before it can write this lease.
+                writer_lease::Observation::Demoted => self.writer.expire(),
+                _ => {}
             }
         }
         if change.renewed
@@ -135,6 +152,9 @@ impl Replica {
 
     pub(super) fn lose_lease(&mut self, uid: Uuid, version: Version, now: &Now) {
         let Some(entry) = self.leases.remove(uid, version) else { return };
+        if entry.record.status.has_ended() {
+            self.see_done(&Work::Lease(uid), now);
+        }
         self.writer.remove(&Work::Lease(uid));
         self.timers.clear(&Timer::Lease(uid));
         self.touch_attached(&entry.record.place, now);
@@ -180,7 +200,15 @@ impl Replica {
         }
     }
 
+    /// What a primary has to do is done. It was the primary, then, and it lives: these writes carry no term.
+    fn see_done(&mut self, work: &Work, now: &Now) {
+        if self.leading.is_none() {
+            self.writer.extend(work, now.mono);
+        }
+    }
+
     pub(super) fn see_object(&mut self, id: &ObjectId, meta: &ObjectMeta, now: &Now) {
+        let was_due = self.leading.is_none() && self.removal(id).is_some();
         let applied = match self.objects.apply(id, meta) {
             Ok(applied) => applied,
             Err(error) => {
@@ -191,6 +219,9 @@ impl Replica {
         if applied.new_problems {
             self.report_problems(id);
         }
+        if was_due && self.removal(id).is_none() {
+            self.see_done(&Work::Object(id.clone()), now);
+        }
         self.touch_object(id, now);
         for place in applied.leases {
             self.touch_place(&place, now);
@@ -199,7 +230,11 @@ impl Replica {
 
     pub(super) fn lose_object(&mut self, id: &ObjectId, version: Option<Version>, now: &Now) {
         self.tell_late_removal(id, version);
+        let was_due = self.leading.is_none() && self.removal(id).is_some();
         let touched = self.objects.remove(id, version);
+        if was_due && self.objects.get(id).is_none() {
+            self.see_done(&Work::Object(id.clone()), now);
+        }
         self.touch_object(id, now);
         for place in touched {
             self.touch_place(&place, now);

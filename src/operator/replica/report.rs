@@ -97,7 +97,7 @@ impl Replica {
         let pending =
             |(id, place): (&ObjectId, Place)| Pending { object: id.to_string(), lease: place.to_string() };
         let hindered = self.objects.iter().filter_map(|(id, object)| {
-            let Hindrance { reason, message, tries, .. } = object.hindrance.as_ref()?;
+            let Hindrance { reason, message, tries, .. } = object.hindrance.as_deref()?;
             Some(Hindered { object: id.to_string(), reason, message: message.clone(), tries: *tries })
         });
         let invalid = self.objects.iter().filter(|(_, object)| !object.problems.is_empty());

@@ -8,10 +8,10 @@ impl Replica {
     }
 
     pub(super) fn arbitrate_since(&mut self, next: Move, sent_at: Duration, now: &Now) {
+        // One that is lost must leave the time for another, before others think that nobody is there.
+        let until = now.mono + self.settings.lease_duration / 2;
         match next {
-            Move::Send(request) => {
-                self.send(Cause::Arbitration, request, now.mono + self.settings.lease_duration, now);
-            }
+            Move::Send(request) => self.send(Cause::Arbitration, request, until, now),
             Move::Check(work) => {
                 let request = match &work {
                     Work::Approach => None,
@@ -23,7 +23,7 @@ impl Replica {
                 };
                 match request {
                     Some(request) => {
-                        self.send(Cause::Check(work), request, now.mono + self.settings.lease_duration, now);
+                        self.send(Cause::Check(work), request, until, now);
                     }
                     None => {
                         self.writer.remove(&work);
@@ -34,6 +34,9 @@ impl Replica {
             }
             Move::Decided(verdict) => {
                 tracing::debug!(?verdict, "arbitration");
+                if let Verdict::Proved(_) | Verdict::Claimed(_) = verdict {
+                    self.lessor_refusal = None;
+                }
                 match verdict {
                     Verdict::Proved(term) => self.writer.proved(term, sent_at),
                     Verdict::Claimed(term) => self.writer.claimed(term, sent_at, now.mono),
@@ -53,16 +56,29 @@ impl Replica {
         match answer {
             Answer::Lessor(lessor) => self.see_lessor(lessor, now),
             Answer::Gone | Answer::Deleted => self.arbitration.see_none(),
-            _ => {}
+            Answer::Refused(refusal) => self.tell_refused(refusal),
+            Answer::Lease(_) | Answer::Object(_) => {}
         }
         let next = self.arbitration.answered(answer, &flight.request, self.leases.len(), now.wall);
         self.arbitrate_since(next, flight.sent_at, now);
     }
 
+    /// A right that is missing keeps a replica from leading, and perhaps all of them: it is told, but not at each try.
+    fn tell_refused(&mut self, refusal: &Refusal) {
+        if let Refusal::Forbidden(_) | Refusal::Invalid(_) = refusal
+            && self.lessor_refusal.as_ref() != Some(refusal)
+        {
+            self.lessor_refusal = Some(refusal.clone());
+            let note = format!("{} can't lead: {refusal}", self.settings.identity);
+            self.out.notices.push(Notice::warning(About::Lessor, "WriteRefused", note));
+        }
+    }
+
     /// A follower has looked afresh at what seemed overdue.
     pub(super) fn check_answered(&mut self, work: &Work, flight: &Flight, answer: Answer, now: &Now) {
         match (work, answer) {
-            (_, Answer::Refused(_)) => {
+            (_, Answer::Refused(refusal)) => {
+                self.tell_refused(&refusal);
                 let failed = self.arbitration.abandon();
                 self.arbitrate_since(Move::Decided(failed), flight.sent_at, now);
                 return;

@@ -30,7 +30,7 @@ impl Play {
             replica: Replica::new(settings),
             mono: Duration::ZERO,
             heard: Duration::ZERO,
-            version: 10,
+            version: 0,
             asked: Vec::new(),
             notices: Vec::new(),
         };
@@ -39,7 +39,7 @@ impl Play {
         play
     }
 
-    /// A replica that is primary under term 1.
+    /// A replica that is primary under term 1: its Lessor was the first object of this cluster.
     pub(super) fn primary() -> Self {
         let mut play = Self::new();
         play.observe(Observation::Lessor(Seen::All(Default::default())));
@@ -127,10 +127,14 @@ impl Play {
     }
 
     fn lessor(&mut self, status: Value) -> crate::api::Lessor {
-        let version = self.next_version();
+        self.version += 1;
+        self.lessor_at(self.version, status)
+    }
+
+    fn lessor_at(&self, version: u64, status: Value) -> crate::api::Lessor {
         serde_json::from_value(json!({
             "apiVersion": "lessor.dev/v1alpha1", "kind": "Lessor",
-            "metadata": {"name": "default", "uid": UID, "resourceVersion": version}, "status": status,
+            "metadata": {"name": "default", "uid": UID, "resourceVersion": version.to_string()}, "status": status,
         }))
         .expect("a lessor")
     }
@@ -338,7 +342,7 @@ fn a_follower_acts_only_after_a_fresh_look_at_what_is_overdue() {
     play.pass(3_000);
     let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
     let mut lessor = play.lessor(json!({"primary": "other_1", "term": 1}));
-    lessor.metadata.resource_version = Some("11".to_owned());
+    lessor.metadata.resource_version = Some("1".to_owned());
     play.answer(ticket, Answer::Lessor(Box::new(lessor)));
     let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
     let lease = play.lease(granted);
@@ -368,6 +372,21 @@ fn a_lease_is_held_as_it_was_granted_whatever_this_replica_would_grant() {
     assert_eq!(play.asked, [], "it is not due, so there is no reason to take over");
     play.pass(3_000);
     play.ask(|request| matches!(request, Request::ReadLessor));
+}
+
+#[test]
+fn a_maximum_lifetime_counts_from_a_grant_by_clocks_that_may_differ() {
+    let mut play = Play::follower();
+    play.pass(8_000);
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["spec"] = json!({"ttlSeconds": 100, "maxLifetimeSeconds": 12});
+        lease["status"]["grantedTTLSeconds"] = json!(100);
+    });
+    // 12 s after its grant, and what the recorded time and the skew of the servers' clocks leave open.
+    let uid = Uuid::parse_str(UID).expect("a uid");
+    let deadline = play.replica.leases().deadline(uid);
+    assert_eq!(deadline, Some(LeaseTime::from_duration(Duration::from_secs(12 + 1 + 2))));
 }
 
 #[test]
@@ -421,7 +440,7 @@ fn a_changed_ttl_is_granted_anew_and_published() {
 }
 
 #[test]
-fn a_lessor_that_was_deleted_is_made_anew_by_its_primary() {
+fn a_lessor_that_was_deleted_is_made_anew_by_its_primary_under_a_new_term() {
     let mut play = Play::primary();
     let gone = play.lessor(json!({"primary": ME, "term": 1}));
     play.observe(Observation::Lessor(Seen::Gone(Box::new(gone.clone()))));
@@ -429,14 +448,15 @@ fn a_lessor_that_was_deleted_is_made_anew_by_its_primary() {
     play.answer(ticket, Answer::Gone);
     let ticket = play.ask(|request| matches!(request, Request::CreateLessor));
     let lessor = play.lessor(json!({}));
+    let term = i64::try_from(play.version).expect("a term");
     play.answer(ticket, Answer::Lessor(Box::new(lessor)));
     let ticket =
-        play.ask(|request| matches!(request, Request::WriteLessor { status, .. } if status["term"] == 1));
-    let lessor = play.lessor(json!({"primary": ME, "term": 1}));
+        play.ask(|request| matches!(request, Request::WriteLessor { status, .. } if status["term"] == term));
+    let lessor = play.lessor(json!({"primary": ME, "term": term}));
     play.answer(ticket, Answer::Lessor(Box::new(lessor)));
     // News of the deletion that comes late changes nothing.
     play.observe(Observation::Lessor(Seen::Gone(Box::new(gone))));
-    assert_eq!((play.replica.leads(), &*play.asked), (Some(1), &[][..]));
+    assert_eq!((play.replica.leads(), &*play.asked), (Some(term), &[][..]));
 }
 
 #[test]
@@ -452,6 +472,32 @@ fn a_sign_of_the_incumbent_keeps_a_follower_from_claiming() {
 }
 
 #[test]
+fn a_removal_by_the_incumbent_is_a_sign_of_it_though_it_carries_no_term() {
+    let mut play = Play::follower();
+    play.see_map("one", json!({"lessor.dev/lease": "cart"}));
+    play.see_map("two", json!({"lessor.dev/lease": "cart"}));
+    play.see_lease(ended);
+    let gone = |name: &str| {
+        let meta = json!({"namespace": "shop", "name": name, "uid": UID, "resourceVersion": "100"});
+        let meta = serde_json::from_value(meta).expect("metadata");
+        Observation::Object(Arc::new(Kind::config_map()), None, Seen::Gone(Box::new(meta)))
+    };
+    play.pass(4_000);
+    play.observe(gone("one"));
+    play.pass(4_000);
+    play.observe(gone("two"));
+    play.pass(4_000);
+    play.see_lease(|lease| {
+        ended(lease);
+        lease["metadata"]["finalizers"] = json!([]);
+    });
+    play.pass(4_000);
+    assert_eq!(play.asked, [], "nobody has been silent for a lease duration");
+    play.pass(1_500);
+    play.ask(|request| matches!(request, Request::ReadLessor));
+}
+
+#[test]
 fn a_primary_that_sees_a_higher_term_gives_up_what_is_under_way() {
     let mut play = Play::primary();
     play.see_lease(|_| {});
@@ -460,6 +506,45 @@ fn a_primary_that_sees_a_higher_term_gives_up_what_is_under_way() {
     play.observe(Observation::Lessor(Seen::There(Box::new(lessor))));
     assert_eq!(play.replica.leads(), None);
     assert_eq!(play.asked, []);
+}
+
+/// Lets the primary find that the lease carries a term of 9, above its own. It asks at once who is primary.
+fn refused_for_its_term(play: &mut Play) -> Ticket {
+    play.see_lease(|_| {});
+    let ticket = play.ask(|request| matches!(request, Request::WriteStatus { .. }));
+    play.answer(ticket, Answer::Refused(Refusal::LowerTerm));
+    let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
+    let lease = play.lease(|lease| lease["status"] = json!({"term": 9}));
+    play.answer(ticket, Answer::Lease(lease));
+    assert_eq!(play.replica.leads(), None);
+    play.ask(|request| matches!(request, Request::ReadLessor))
+}
+
+#[test]
+fn a_primary_that_is_refused_for_its_term_claims_a_higher_one_at_once() {
+    let mut play = Play::primary();
+    let version = play.version;
+    let ticket = refused_for_its_term(&mut play);
+    let lessor = play.lessor_at(version, json!({"primary": ME, "term": 1}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    let ticket =
+        play.ask(|request| matches!(request, Request::WriteLessor { status, .. } if status["term"] == 10));
+    let lessor = play.lessor(json!({"primary": ME, "term": 10}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    assert_eq!(play.replica.leads(), Some(10));
+    let (_, status) = play.status_written().expect("the grant");
+    assert_eq!(status["term"], 10);
+}
+
+#[test]
+fn a_primary_that_is_refused_for_its_term_follows_whoever_has_taken_over() {
+    let mut play = Play::primary();
+    let ticket = refused_for_its_term(&mut play);
+    let lessor = play.lessor(json!({"primary": "other_1", "term": 9}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    play.pass(4_000);
+    assert_eq!(play.asked, []);
+    assert_eq!(play.replica.leads(), None);
 }
 
 #[test]
@@ -485,6 +570,37 @@ fn an_absurd_term_stands_in_nobodys_way() {
     });
     play.pass(120_000);
     assert_eq!(play.asked, []);
+}
+
+#[test]
+fn a_lease_of_an_absurd_term_goes_when_it_is_deleted_and_what_is_attached_to_it_stays() {
+    let mut play = Play::primary();
+    play.see_map("whole", json!({"lessor.dev/lease": "cart"}));
+    let absurd = |lease: &mut Value| {
+        granted(lease);
+        lease["status"]["term"] = json!(i64::MAX);
+    };
+    play.see_lease(absurd);
+    play.pass(60_000);
+    assert_eq!(play.asked, []);
+    play.see_lease(|lease| {
+        absurd(lease);
+        lease["metadata"]["deletionTimestamp"] = json!("2027-01-15T08:01:00Z");
+    });
+    let lessor = play.lessor(json!({"primary": ME, "term": 1}));
+    let ticket = play.ask(|request| matches!(request, Request::WriteLessor { .. }));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    let ticket = play
+        .ask(|request| matches!(request, Request::SetFinalizers { finalizers, .. } if finalizers.is_empty()));
+    let lease = play.lease(|lease| {
+        absurd(lease);
+        lease["metadata"]["finalizers"] = json!([]);
+        lease["metadata"]["deletionTimestamp"] = json!("2027-01-15T08:01:00Z");
+    });
+    play.answer(ticket, Answer::Lease(lease));
+    play.pass(10_000);
+    assert_eq!(play.asked, []);
+    assert!(play.notices.iter().any(|notice| notice.reason == "Abandoned"), "{:?}", play.notices);
 }
 
 #[test]
@@ -514,4 +630,18 @@ fn a_stop_ends_with_the_lead_given_back() {
     let lessor = play.lessor(json!({"term": 1}));
     play.answer(ticket, Answer::Lessor(Box::new(lessor)));
     assert!(play.replica.has_stopped());
+}
+
+#[test]
+fn a_stop_waits_for_what_is_under_way_and_begins_nothing() {
+    let mut play = Play::primary();
+    play.see_map("one", json!({"lessor.dev/lease": "cart"}));
+    play.see_lease(ended);
+    let ticket = play.ask(|request| matches!(request, Request::Remove { .. }));
+    play.replica.stop(play.mono + Duration::from_secs(2));
+    play.see_map("two", json!({"lessor.dev/lease": "cart"}));
+    play.pass(1_000);
+    play.ask(|request| matches!(request, Request::Remove { .. }));
+    play.answer(ticket, Answer::Deleted);
+    play.ask(|request| matches!(request, Request::WriteLessor { status, .. } if status["primary"].is_null()));
 }

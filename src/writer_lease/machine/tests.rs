@@ -628,6 +628,17 @@ fn terms_that_a_deleted_arbitration_object_left_behind_are_no_absurdity() {
     assert_eq!(all(&mut lease, s(0)), [claim_empty(5001)]);
 }
 
+#[test]
+fn a_term_that_may_have_been_claimed_is_no_absurdity() {
+    let mut lease = follower(s(0));
+    assert_eq!(lease.observe(5_000_000, s(1)), Observation::Absurd);
+    lease.allow_terms(5_000_000);
+    lease.allow_terms(7);
+    assert_eq!(lease.observe(5_000_001, s(1)), Observation::Absurd);
+    assert_eq!(lease.observe(5_000_000, s(1)), Observation::Followed);
+    assert_eq!(lease.next_term(), 5_000_001);
+}
+
 // --- Keys ----------------------------------------------------------------------------------------
 
 #[test]

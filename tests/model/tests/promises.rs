@@ -17,10 +17,10 @@ fn no_run_breaks_a_promise() {
     let states: usize = std::env::var("MODEL_STATES").ok().and_then(|text| text.parse().ok()).unwrap_or(300_000);
     let budget = |faults, edits, ends| Budget { faults, edits, ends };
     let scenarios = [
-        scenario("granted", 2, Form::Whole, Begin::Granted(1), budget(1, 1, 5)),
-        scenario("keys", 2, Form::Keys, Begin::Granted(1), budget(1, 1, 5)),
-        scenario("three", 3, Form::Whole, Begin::Granted(1), budget(1, 1, 5)),
-        scenario("restart", 2, Form::Whole, Begin::Restarted(1), budget(1, 1, 6)),
+        scenario("granted", 2, Form::Whole, Begin::Granted(1), budget(1, 1, 6)),
+        scenario("keys", 2, Form::Keys, Begin::Granted(1), budget(1, 1, 6)),
+        scenario("three", 3, Form::Whole, Begin::Granted(1), budget(1, 1, 6)),
+        scenario("restart", 2, Form::Whole, Begin::Restarted(1), budget(1, 1, 7)),
         scenario("start", 2, Form::Whole, Begin::Start, budget(1, 1, 8)),
     ];
     let mut failed = Vec::new();

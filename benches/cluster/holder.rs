@@ -1,0 +1,71 @@
+//! Holders: tasks that renew leases until they are stopped.
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use lessor::api::{Lease, time};
+use serde_json::json;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior, interval_at},
+};
+
+/// Renews a lease once.
+pub(crate) async fn renew(leases: &Api<Lease>, name: &str) -> kube::Result<Lease> {
+    let patch = Patch::Merge(json!({"spec": {"renewTime": time::to_text(Timestamp::now())}}));
+    leases.patch(name, &PatchParams::default(), &patch).await
+}
+
+/// Renews leases, each every so often, spread over that time.
+pub(crate) struct Holders {
+    tasks: JoinSet<()>,
+    sent: tokio::sync::watch::Sender<Tally>,
+}
+
+/// What became of renewals.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) accepted: usize,
+    pub(crate) refused: usize,
+}
+
+impl Holders {
+    /// Starts to renew each of these.
+    pub(crate) fn of(leases: &Api<Lease>, names: Vec<String>, every: Duration) -> Self {
+        let sent = tokio::sync::watch::Sender::new(Tally::default());
+        let mut tasks = JoinSet::new();
+        let (start, all) = (Instant::now(), names.len());
+        for (number, name) in names.into_iter().enumerate() {
+            let (leases, sent) = (leases.clone(), sent.clone());
+            let first = start + every.mul_f64(number as f64 / all as f64);
+            tasks.spawn(async move {
+                let mut ticks = interval_at(first, every);
+                ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+                loop {
+                    ticks.tick().await;
+                    let accepted = renew(&leases, &name).await.is_ok();
+                    sent.send_modify(|tally| match accepted {
+                        true => tally.accepted += 1,
+                        false => tally.refused += 1,
+                    });
+                }
+            });
+        }
+        Self { tasks, sent }
+    }
+
+    /// What became of the renewals until now.
+    pub(crate) fn tally(&self) -> Tally {
+        *self.sent.borrow()
+    }
+
+    /// Stops.
+    pub(crate) async fn stop(mut self) -> Tally {
+        self.tasks.shutdown().await;
+        self.tally()
+    }
+}

@@ -1,0 +1,154 @@
+//! Memory, start, processor time at rest and takeover, by the number of leases.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::jiff::Timestamp;
+use lessor::api::Lease;
+use tokio::time::sleep;
+
+use crate::{
+    bed::{Bed, Replica, primary_of},
+    table::Table,
+    three,
+};
+
+/// How long replicas are left alone before they are looked at.
+const SETTLED: Duration = Duration::from_secs(10);
+/// How long they are watched at rest.
+const REST: Duration = Duration::from_secs(30);
+/// `--start-grace` and `--lease-duration`, as they are by default.
+const GRACE: Duration = Duration::from_secs(10);
+const LEASE_DURATION: Duration = Duration::from_secs(5);
+/// What is aimed at with 100,000 leases, and so with fewer.
+const MEMORY: f64 = 150.0;
+const READY: f64 = 10.0;
+const AT_REST: f64 = 1.0;
+
+pub(crate) async fn measure(bed: &Bed, sizes: &[usize], table: &mut Table) {
+    let mut made = 0;
+    for &size in sizes {
+        let of = format!("{size} leases, one object each");
+        let mut replicas = three(bed, &[]).await;
+        let begun = Instant::now();
+        bed.leases_with_objects("many", made..size.max(made), |_| 30 * 24 * 3600).await;
+        let added = size.saturating_sub(made);
+        made = made.max(size);
+        granted(&replicas, made).await;
+        table.add(&of, "made and granted", added as f64 / begun.elapsed().as_secs_f64(), "/s");
+        sleep(SETTLED).await;
+
+        let primary = primary_of(&replicas).await;
+        let follower = (primary + 1) % replicas.len();
+        table.add(&of, "memory of the primary that granted them", replicas[primary].memory(), "MB");
+        table.add(&of, "memory of a follower meanwhile", replicas[follower].memory(), "MB");
+
+        takeover(bed, &mut replicas, &of, table).await;
+
+        // Everybody stops, one lease becomes due, and all start anew.
+        bed.lease("due", 6).await;
+        granted_one(bed, "due").await;
+        for replica in replicas.drain(..) {
+            replica.process.stop().await.expect("it stops");
+        }
+        sleep(Duration::from_secs(7)).await;
+        let replicas = start(bed).await;
+        let mut ready = Duration::ZERO;
+        for replica in &replicas {
+            ready = ready.max(replica.ready().await);
+        }
+        table.add_with_aim(&of, "start of three: until the last is ready", ready.as_secs_f64(), "s", READY);
+        while bed.leases().get_opt("due").await.expect("an answer").is_some_and(|lease| !lease.is_ended()) {
+            sleep(Duration::from_millis(20)).await;
+        }
+        let first = replicas[0].age().saturating_sub(GRACE);
+        table.add(&of, "start of three: until the first end, --start-grace aside", first.as_secs_f64(), "s");
+        sleep(SETTLED).await;
+
+        let primary = primary_of(&replicas).await;
+        let before: Vec<Duration> = replicas.iter().map(Replica::processor_time).collect();
+        sleep(REST).await;
+        let used = |index: usize| {
+            100.0 * (replicas[index].processor_time() - before[index]).as_secs_f64() / REST.as_secs_f64()
+        };
+        let follower = (primary + 1) % replicas.len();
+        table.add_with_aim(&of, "memory of the primary", replicas[primary].memory(), "MB", MEMORY);
+        table.add_with_aim(&of, "memory of a follower", replicas[follower].memory(), "MB", MEMORY);
+        table.add(&of, "the most that it ever had", replicas[primary].peak_memory(), "MB");
+        table.add_with_aim(&of, "of one processor, primary at rest", used(primary), "%", AT_REST);
+        table.add_with_aim(&of, "of one processor, follower at rest", used(follower), "%", AT_REST);
+        for replica in &replicas {
+            replica.process.stop().await.expect("it stops");
+        }
+    }
+}
+
+async fn start(bed: &Bed) -> Vec<Replica> {
+    let mut replicas = Vec::new();
+    for _ in 0..3 {
+        replicas.push(bed.replica(&[]).await);
+    }
+    replicas
+}
+
+/// Kills the primary while two leases are about to end: one before the next primary can act, and one after.
+async fn takeover(bed: &Bed, replicas: &mut Vec<Replica>, of: &str, table: &mut Table) {
+    bed.lease("soon", 8).await;
+    bed.lease("later", 20).await;
+    granted_one(bed, "soon").await;
+    granted_one(bed, "later").await;
+    sleep(Duration::from_secs(6)).await;
+    let primary = primary_of(replicas).await;
+    replicas[primary].process.kill().await.expect("it dies");
+    let late = [ended(bed, "soon").await, ended(bed, "later").await];
+    replicas.remove(primary);
+    replicas.push(bed.replica(&[]).await);
+    let most = LEASE_DURATION + Duration::from_millis(100);
+    table.add_with_aim(
+        of,
+        "takeover: late, for the lease that was due first",
+        late[0],
+        "s",
+        most.as_secs_f64(),
+    );
+    table.add(of, "takeover: late, for a lease that is due later", late[1], "s");
+}
+
+/// Waits until all are granted, and their objects counted.
+async fn granted(replicas: &[Replica], leases: usize) {
+    let begun = Instant::now();
+    let mut shown = Duration::ZERO;
+    loop {
+        let primary = primary_of(replicas).await;
+        let granted = replicas[primary].metric("lessor_leases{state=\"Granted\"}").await.unwrap_or_default();
+        let queued = replicas[primary].metric("lessor_work_queued").await.unwrap_or_default();
+        if granted as usize >= leases && queued == 0.0 {
+            return;
+        }
+        if begun.elapsed() > shown + Duration::from_secs(10) {
+            shown = begun.elapsed();
+            println!("    {granted} of {leases} granted");
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+}
+
+async fn granted_one(bed: &Bed, name: &str) {
+    while !bed.leases().get(name).await.expect("a lease").is_granted() {
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Waits for an end; how long after the published deadline it was committed, in seconds.
+async fn ended(bed: &Bed, name: &str) -> f64 {
+    let committed = |lease: &Lease| {
+        let status = lease.status.as_ref()?;
+        Some((status.end_time.as_ref()?.0, status.expiry_time.as_ref()?.0))
+    };
+    loop {
+        let lease = bed.leases().get(name).await.expect("a lease that lingers");
+        if let Some((end, expiry)) = committed(&lease) {
+            return Timestamp::duration_since(end, expiry).as_secs_f64();
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -1,0 +1,79 @@
+//! What the API server itself records of a lease: who wrote it when.
+
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry, jiff::Timestamp};
+
+use super::Lease;
+
+/// When the API server recorded the last renewal and our last write of status, by its own clock, in whole seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// The last write by whoever owns `spec.renewTime` or `spec.ttlSeconds`: at or after the last renewal.
+    pub renewed: Option<Timestamp>,
+    /// The last write of status.
+    pub published: Option<Timestamp>,
+}
+
+impl Recorded {
+    /// Reads it from `metadata.managedFields`, where the server keeps the time of each writer's last change.
+    pub fn read(lease: &Lease) -> Self {
+        let entries = || lease.metadata.managed_fields.iter().flatten();
+        let latest = |matching: &dyn Fn(&ManagedFieldsEntry) -> bool| {
+            entries().filter(|entry| matching(entry)).filter_map(|entry| Some(entry.time.as_ref()?.0)).max()
+        };
+        Self {
+            renewed: latest(&|entry| {
+                let spec = entry.fields_v1.as_ref().and_then(|fields| fields.0.get("f:spec"));
+                spec.is_some_and(|spec| {
+                    spec.get("f:renewTime").is_some() || spec.get("f:ttlSeconds").is_some()
+                })
+            }),
+            published: latest(&|entry| entry.subresource.as_deref() == Some("status")),
+        }
+    }
+
+    /// Whether the last renewal came after the last write of status for sure, so that no primary has answered it.
+    pub fn renewed_unseen(&self) -> bool {
+        self.published.is_some() && self.renewed > self.published
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn lease(value: serde_json::Value) -> Lease {
+        serde_json::from_value(value).expect("a lease")
+    }
+
+    #[test]
+    fn the_last_renewal_is_read_from_the_writers_of_renew_time() {
+        let mut value = json!({
+            "apiVersion": "lessor.dev/v1alpha1", "kind": "Lease",
+            "metadata": {"namespace": "shop", "name": "cart"},
+            "spec": {"ttlSeconds": 30, "renewTime": "2026-01-31T12:00:00Z"},
+        });
+        assert_eq!(Recorded::read(&lease(value.clone())), Recorded::default());
+        let entry = |manager: &str, time: &str, subresource: Option<&str>, fields: serde_json::Value| {
+            let mut entry =
+                json!({"manager": manager, "operation": "Update", "time": time, "fieldsV1": fields});
+            if let Some(subresource) = subresource {
+                entry["subresource"] = json!(subresource);
+            }
+            entry
+        };
+        value["metadata"]["managedFields"] = json!([
+            entry("kubectl", "2026-01-31T12:00:00Z", None, json!({"f:spec": {"f:ttlSeconds": {}}})),
+            entry("holder", "2026-01-31T12:00:20Z", None, json!({"f:spec": {"f:renewTime": {}}})),
+            entry("labels", "2026-01-31T12:00:40Z", None, json!({"f:metadata": {"f:labels": {}}})),
+            entry("lessor", "2026-01-31T12:00:50Z", Some("status"), json!({"f:status": {}})),
+        ]);
+        let recorded = Recorded::read(&lease(value.clone()));
+        assert_eq!(recorded.renewed, Some("2026-01-31T12:00:20Z".parse().expect("a time")));
+        assert_eq!(recorded.published, Some("2026-01-31T12:00:50Z".parse().expect("a time")));
+        assert!(!recorded.renewed_unseen() && !Recorded::default().renewed_unseen());
+        value["metadata"]["managedFields"][1]["time"] = json!("2026-01-31T12:00:51Z");
+        assert!(Recorded::read(&lease(value)).renewed_unseen());
+    }
+}

@@ -1,0 +1,149 @@
+//! What a replica tells of itself while it runs: log lines, and traces where they are built in.
+
+use std::io::IsTerminal;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use tracing::Subscriber;
+use tracing_subscriber::{
+    EnvFilter, Layer, layer::SubscriberExt, registry::LookupSpan, util::SubscriberInitExt,
+};
+
+/// How it is told, and where.
+#[derive(ClapArgs, Debug)]
+#[group(skip)]
+pub(crate) struct Args {
+    /// How log lines look. What is logged: RUST_LOG (default: info).
+    #[arg(long, env = "LESSOR_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+
+    /// Where to send traces (OTLP over HTTP), like http://localhost:4318; needs a build with the feature otel. Default:
+    /// nowhere.
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL", value_parser = endpoint)]
+    otlp_endpoint: Option<String>,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Starts telling, in the runtime of the caller. What it answers with is to be [ended](Traces::end) last.
+///
+/// # Errors
+/// When traces can't be sent to where they should go.
+pub(crate) fn start(args: &Args) -> anyhow::Result<Traces> {
+    let traces = Traces::new(args.otlp_endpoint.as_deref())?;
+    tracing_subscriber::registry().with(lines(args.log_format)).with(traces.layer()).init();
+    if args.otlp_endpoint.is_some() && !Traces::BUILT_IN {
+        tracing::warn!(
+            "--otlp-endpoint is set, but this build sends no traces: build it with the feature otel"
+        );
+    }
+    Ok(traces)
+}
+
+fn lines<S: Subscriber + for<'a> LookupSpan<'a>>(format: LogFormat) -> impl Layer<S> {
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = lines.with_target(false).with_ansi(std::io::stderr().is_terminal());
+    let lines = match format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    lines.with_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")))
+}
+
+fn endpoint(text: &str) -> Result<String, String> {
+    let url = text.trim_end_matches('/');
+    let host = url.strip_prefix("http://").unwrap_or_default();
+    if host.is_empty() || host.contains(|c: char| c.is_whitespace()) {
+        return Err(format!("{text:?} is no endpoint: write http://HOST:PORT, without TLS"));
+    }
+    Ok(url.to_owned())
+}
+
+#[cfg(feature = "otel")]
+mod exporting {
+    use anyhow::Context;
+    use opentelemetry::{KeyValue, trace::TracerProvider};
+    use opentelemetry_otlp::{SpanExporter, WithExportConfig};
+    use opentelemetry_sdk::{
+        Resource, runtime,
+        trace::{SdkTracerProvider, span_processor_with_async_runtime::BatchSpanProcessor},
+    };
+    use tracing::{Level, Subscriber};
+    use tracing_subscriber::{Layer, filter::Targets, registry::LookupSpan};
+
+    /// Traces on their way to a collector.
+    pub(crate) struct Traces(Option<SdkTracerProvider>);
+
+    impl Traces {
+        pub(super) const BUILT_IN: bool = true;
+
+        pub(super) fn new(endpoint: Option<&str>) -> anyhow::Result<Self> {
+            let Some(endpoint) = endpoint else { return Ok(Self(None)) };
+            let exporter = SpanExporter::builder().with_http().with_endpoint(format!("{endpoint}/v1/traces"));
+            let exporter = exporter.build().with_context(|| format!("can't send traces to {endpoint}"))?;
+            let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
+            let resource = Resource::builder().with_service_name("lessor").with_attribute(version).build();
+            let batches = BatchSpanProcessor::builder(exporter, runtime::Tokio).build();
+            let provider = SdkTracerProvider::builder().with_span_processor(batches).with_resource(resource);
+            Ok(Self(Some(provider.build())))
+        }
+
+        /// Only our own spans: those of libraries are theirs to name.
+        pub(super) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>(&self) -> Option<impl Layer<S> + use<S>> {
+            let tracer = self.0.as_ref()?.tracer("lessor");
+            let ours = Targets::new().with_target("lessor", Level::DEBUG);
+            Some(tracing_opentelemetry::layer().with_tracer(tracer).with_filter(ours))
+        }
+
+        /// Sends what waits. Not to be called inside of the runtime, which has to send it.
+        pub(crate) fn end(self) {
+            if let Some(Err(error)) = self.0.map(|provider| provider.shutdown()) {
+                tracing::warn!(%error, "the last traces were not sent");
+            }
+        }
+    }
+}
+
+#[cfg(not(feature = "otel"))]
+mod exporting {
+    use tracing_subscriber::layer::Identity;
+
+    /// Traces that aren't built in.
+    pub(crate) struct Traces;
+
+    impl Traces {
+        pub(super) const BUILT_IN: bool = false;
+
+        pub(super) fn new(_endpoint: Option<&str>) -> anyhow::Result<Self> {
+            Ok(Self)
+        }
+
+        pub(super) fn layer(&self) -> Identity {
+            Identity::new()
+        }
+
+        /// Does nothing.
+        pub(crate) fn end(self) {}
+    }
+}
+
+pub(crate) use exporting::Traces;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_a_url_without_tls() {
+        assert_eq!(endpoint("http://localhost:4318/"), Ok("http://localhost:4318".to_owned()));
+        for wrong in ["", "localhost:4318", "https://localhost:4318", "http://", "http://a b"] {
+            let said = endpoint(wrong).unwrap_err();
+            assert!(said.contains(wrong) && said.contains("http://HOST:PORT"), "{said}");
+        }
+    }
+}
