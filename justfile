@@ -39,7 +39,7 @@ doc:
 
 # Check licences, sources, duplicates and advisories of all dependencies
 deny:
-    cargo deny check
+    cargo deny --workspace check
 
 # Generate the custom resource definitions from the code
 crds:
@@ -65,6 +65,10 @@ bench-cluster *args:
 # Let three whole operators live in simulated worlds: SEEDS is a count, or a range like 1000..2000
 simulate seeds="200":
     SEEDS={{ seeds }} cargo test --test simulation no_promise -- --nocapture
+
+# Explore ten million states of the model, with two faults in each run
+model states="2700000" faults="2":
+    MODEL_STATES={{ states }} MODEL_FAULTS={{ faults }} cargo test -p lessor-model no_run -- --nocapture
 
 # Break the code in one place after another, and see which test finds it; part of a name tries only those
 mutants name="":

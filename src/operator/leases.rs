@@ -488,3 +488,69 @@ fn published_deadline(record: &Record, now: &Now) -> Option<LeaseTime> {
     let expiry = from_millis(record.status.expiry?);
     Some(now.lease + elapsed(now.wall, expiry))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const TTL: u64 = 20;
+
+    fn second(second: i64) -> Timestamp {
+        Timestamp::constant(1_800_000_000, 0) + SignedDuration::from_secs(second)
+    }
+
+    /// What remains of a lease at a cold start, in seconds: granted and renewed at these seconds of the server's clock,
+    /// seen at second 100, when the replica has run for `mono` seconds and heard the server for `heard`.
+    fn remains(granted: i64, renewed: i64, mono: u64, heard: u64) -> u64 {
+        let uid = Uuid::from_u128(7);
+        let lease = serde_json::from_value(json!({
+            "metadata": {
+                "namespace": "shop", "name": "cart", "uid": uid.to_string(), "resourceVersion": "1", "generation": 1,
+            },
+            "spec": {"ttlSeconds": TTL},
+            "status": {
+                "observedGeneration": 1, "grantedTTLSeconds": TTL, "grantTime": second(granted).to_string(),
+            },
+        }));
+        let record = Record::read(&lease.expect("a lease")).expect("a record");
+        let recorded = Recorded { renewed: Some(second(renewed)), published: Some(second(granted.max(renewed))) };
+        let now = Now {
+            mono: Duration::from_secs(mono),
+            lease: LeaseTime::from_duration(Duration::from_secs(heard)),
+            wall: second(100),
+            server: Some(second(100)),
+            silence: Duration::ZERO,
+            deaf: false,
+        };
+        let settings = Settings::default();
+        let mut leases = Leases::new(&settings);
+        leases.apply(record, recorded, &now, &settings);
+        leases.held(uid, &now).expect("it is held").remaining.as_secs()
+    }
+
+    /// For times in whole seconds, and the clocks of two API servers.
+    const SLACK: u64 = 1 + 2;
+
+    #[test]
+    fn at_a_cold_start_the_ttl_counts_from_the_last_renewal_that_the_server_recorded() {
+        assert_eq!(remains(10, 95, 1, 1), TTL - 5 + SLACK);
+    }
+
+    #[test]
+    fn at_a_cold_start_the_ttl_counts_from_a_grant_that_came_after_everything_the_holder_wrote() {
+        assert_eq!(remains(95, 10, 1, 1), TTL - 5 + SLACK);
+    }
+
+    #[test]
+    fn nothing_ends_during_the_grace_of_a_start() {
+        assert_eq!(remains(10, 10, 1, 1), 9);
+        assert_eq!(remains(10, 10, 30, 30), 0);
+    }
+
+    #[test]
+    fn the_grace_of_a_start_counts_from_when_the_server_is_first_heard() {
+        assert_eq!(remains(10, 10, 3600, 0), 10);
+    }
+}

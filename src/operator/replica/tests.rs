@@ -112,6 +112,24 @@ impl Play {
         self.poll();
     }
 
+    /// The same, with a server that is heard whenever a replica asks for no more than that.
+    fn pass_as_follower(&mut self, millis: u64) {
+        let until = self.mono + Duration::from_millis(millis);
+        while self.mono < until {
+            self.pass(100);
+            for ticket in self.probes() {
+                let mut lessor = self.lessor(json!({"primary": "other_1", "term": 1}));
+                lessor.metadata.resource_version = Some("1".to_owned());
+                self.answer(ticket, Answer::Lessor(Box::new(lessor)));
+            }
+        }
+    }
+
+    fn probes(&self) -> Vec<Ticket> {
+        let flights = self.replica.flights.iter();
+        flights.filter(|(_, flight)| matches!(flight.cause, Cause::Probe)).map(|(ticket, _)| *ticket).collect()
+    }
+
     /// The one request that is asked now, which must be such a one.
     #[track_caller]
     fn ask(&self, is: impl Fn(&Request) -> bool) -> Ticket {
@@ -337,9 +355,9 @@ fn a_follower_acts_only_after_a_fresh_look_at_what_is_overdue() {
     let mut play = Play::follower();
     play.see_lease(granted);
     // The TTL, what the recorded time leaves open, and the head start of the incumbent.
-    play.pass(10_000 + 3_000 + 2_400);
+    play.pass_as_follower(10_000 + 3_000 + 2_400);
     assert_eq!(play.asked, []);
-    play.pass(3_000);
+    play.pass_as_follower(100);
     let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
     let mut lessor = play.lessor(json!({"primary": "other_1", "term": 1}));
     lessor.metadata.resource_version = Some("1".to_owned());
@@ -350,6 +368,17 @@ fn a_follower_acts_only_after_a_fresh_look_at_what_is_overdue() {
     let (_, request) = &play.asked[0];
     let Request::WriteLessor { status, .. } = request else { panic!("{request:?}") };
     assert_eq!((&status["primary"], &status["term"]), (&json!(ME), &json!(2)));
+}
+
+#[test]
+fn a_follower_that_finds_something_overdue_asks_whether_the_server_is_heard() {
+    let mut play = Play::follower();
+    play.see_lease(granted);
+    // The TTL, and what the recorded time leaves open.
+    play.pass(12_900);
+    assert_eq!(play.asked, []);
+    play.pass(200);
+    assert_eq!((play.asked.len(), play.probes().len()), (1, 1), "{:?}", play.asked);
 }
 
 #[test]
@@ -463,7 +492,7 @@ fn a_lessor_that_was_deleted_is_made_anew_by_its_primary_under_a_new_term() {
 fn a_sign_of_the_incumbent_keeps_a_follower_from_claiming() {
     let mut play = Play::follower();
     play.see_lease(granted);
-    play.pass(19_000);
+    play.pass_as_follower(19_000);
     let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
     let lessor =
         play.lessor(json!({"primary": "other_1", "term": 1, "provedTime": "2027-01-15T08:00:12.000000Z"}));

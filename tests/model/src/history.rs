@@ -256,10 +256,13 @@ impl History {
                 last = last.max(to);
             }
         }
-        // Of a silence, one tick may not be noticed, or all of it if nobody asked: then one tick is left to renew.
-        let enough = reachable >= TTL || silent && (reachable + 1 >= TTL || now > last);
+        // Of a silence, the tick before the deadline may not be noticed; and one of which nobody saw more than that tick
+        // isn't noticed at all.
+        let unnoticed = reachable + 1 >= TTL || now > last || last == sign + TTL;
+        let enough = reachable >= TTL || silent && unnoticed;
         if !enough {
-            let what = format!("lease {name} expired though holders had {reachable} ticks to renew it");
+            let who = sender.identity;
+            let what = format!("{who} ended lease {name} at {now}, though since {sign} it could be renewed for {reachable}");
             self.violation(Promise::Outage, what);
         }
     }

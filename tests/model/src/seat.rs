@@ -106,7 +106,10 @@ impl Seat {
     pub fn start(number: usize, run: u32, born: u32, server: &Server) -> Self {
         let identity = format!("r{number}_{run}");
         let watch = |stream| Watch { news: server.list(stream).into(), open: true, held: None };
-        let clock = LeaseClock::new(Duration::ZERO);
+        let mut clock = LeaseClock::new(Duration::ZERO);
+        for stream in OURS {
+            clock.sent(opening(stream), Duration::ZERO);
+        }
         let mut seat = Self {
             replica: Box::new(Core(Replica::new(settings(&identity)))),
             identity: identity.into(),
@@ -228,10 +231,7 @@ impl Seat {
                     match news {
                         News::Broken => seat.clock.broke(),
                         // A watch is opened by an answer.
-                        News::Resumed | News::All(_) => {
-                            seat.clock.sent(Ticket::MAX, mono);
-                            seat.clock.answered(Ticket::MAX, mono);
-                        }
+                        News::Resumed | News::All(_) => seat.clock.answered(opening(stream), mono),
                         _ => seat.clock.heard(mono),
                     }
                 }
@@ -285,6 +285,14 @@ impl Seat {
         }
         self.digest = state.finish();
     }
+}
+
+/// The watches whose silence says that holders can't renew.
+const OURS: [Stream; 2] = [Stream::Lessor, Stream::Leases];
+
+/// The request that opens a watch.
+fn opening(stream: Stream) -> Ticket {
+    Ticket::MAX - stream as Ticket
 }
 
 fn seen<T>(object: T, there: bool) -> Seen<T> {
