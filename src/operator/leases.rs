@@ -515,7 +515,8 @@ mod tests {
             },
         }));
         let record = Record::read(&lease.expect("a lease")).expect("a record");
-        let recorded = Recorded { renewed: Some(second(renewed)), published: Some(second(granted.max(renewed))) };
+        let recorded =
+            Recorded { renewed: Some(second(renewed)), published: Some(second(granted.max(renewed))) };
         let now = Now {
             mono: Duration::from_secs(mono),
             lease: LeaseTime::from_duration(Duration::from_secs(heard)),

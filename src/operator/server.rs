@@ -207,7 +207,10 @@ mod tests {
             async move {
                 let bytes = request.into_body().collect_bytes().await?;
                 *taken.lock() = serde_json::from_slice(&bytes).unwrap_or_default();
-                Response::builder().status(500).body(Body::from(b"{}".to_vec())).map_err(tower::BoxError::from)
+                Response::builder()
+                    .status(500)
+                    .body(Body::from(b"{}".to_vec()))
+                    .map_err(tower::BoxError::from)
             }
         });
         let server = Server::new(Client::new(server, "default"), "default");

@@ -42,7 +42,7 @@ mutant 'what is attached once the release was sent goes too' 'unit operator::rep
   ' && !entry.releasing' ' && (@ || !entry.releasing)'
 
 mutant 'the finalizer comes after the grant' 'unit operator::replica' src/operator/step.rs \
-  'if !record.has_finalizer() && !self.settings.dry_run {' 'if !@ && !record.has_finalizer() && !self.settings.dry_run {'
+  'if !record.has_finalizer && !self.settings.dry_run {' 'if !@ && !record.has_finalizer && !self.settings.dry_run {'
 
 mutant 'renewals are not seen' model src/operator/leases.rs \
   'change.renewed = old.is_renewed_by(new);' 'change.renewed = !@ && old.is_renewed_by(new);'

@@ -61,6 +61,7 @@ fn main() -> ExitCode {
     ];
     // Not unless it is asked for by `--ignored`, as `just soak` does.
     let soak = trials![soak::leases_come_and_go_while_everything_breaks_again_and_again,];
-    let trials = trials.into_iter().chain(soak.into_iter().map(|trial| trial.with_ignored_flag(true))).collect();
+    let trials =
+        trials.into_iter().chain(soak.into_iter().map(|trial| trial.with_ignored_flag(true))).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }

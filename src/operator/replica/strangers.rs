@@ -33,13 +33,20 @@ const PLACES: [&str; 22] = [
 ];
 
 fn anything() -> impl Strategy<Value = Value> {
-    let number = prop_oneof![
-        select(vec![i64::MIN, -1, 0, 1, 5, 1 << 33, 9_000_000_001, i64::MAX]),
-        any::<i64>(),
-    ];
+    let number =
+        prop_oneof![select(vec![i64::MIN, -1, 0, 1, 5, 1 << 33, 9_000_000_001, i64::MAX]), any::<i64>(),];
     let text = prop_oneof![
-        select(vec!["", "5", "5s", "true", "Retain", "retain", "9999-12-31T23:59:59.999999Z", "2026-01-31T12:00:00Z"])
-            .prop_map(str::to_owned),
+        select(vec![
+            "",
+            "5",
+            "5s",
+            "true",
+            "Retain",
+            "retain",
+            "9999-12-31T23:59:59.999999Z",
+            "2026-01-31T12:00:00Z"
+        ])
+        .prop_map(str::to_owned),
         any::<String>(),
     ];
     let leaf = prop_oneof![

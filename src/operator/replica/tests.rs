@@ -127,7 +127,10 @@ impl Play {
 
     fn probes(&self) -> Vec<Ticket> {
         let flights = self.replica.flights.iter();
-        flights.filter(|(_, flight)| matches!(flight.cause, Cause::Probe)).map(|(ticket, _)| *ticket).collect()
+        flights
+            .filter(|(_, flight)| matches!(flight.cause, Cause::Probe))
+            .map(|(ticket, _)| *ticket)
+            .collect()
     }
 
     /// The one request that is asked now, which must be such a one.

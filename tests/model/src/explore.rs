@@ -59,8 +59,7 @@ impl Scenario {
     pub fn explore(self, states: usize) -> Found {
         let start = Instant::now();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut builder =
-            self.checker().threads(threads).finish_when(HasDiscoveries::AnyFailures);
+        let mut builder = self.checker().threads(threads).finish_when(HasDiscoveries::AnyFailures);
         if states > 0 {
             builder = builder.target_state_count(states);
         }
@@ -162,10 +161,18 @@ impl Model for Scenario {
                 !world.is_over() || world.history.broken.is_some() || world.comes_to_rest(REST).is_ok()
             }),
             Property::sometimes("sometimes a lease expires", |_, world: &World| world.history.seen.expired),
-            Property::sometimes("sometimes a lease is revoked", |_, world: &World| world.history.seen.revoked),
-            Property::sometimes("sometimes a primary is replaced", |_, world: &World| world.history.seen.taken_over),
-            Property::sometimes("sometimes a write is too late", |_, world: &World| world.history.seen.conflict),
-            Property::sometimes("sometimes a renewal is too late", |_, world: &World| world.history.seen.refused),
+            Property::sometimes("sometimes a lease is revoked", |_, world: &World| {
+                world.history.seen.revoked
+            }),
+            Property::sometimes("sometimes a primary is replaced", |_, world: &World| {
+                world.history.seen.taken_over
+            }),
+            Property::sometimes("sometimes a write is too late", |_, world: &World| {
+                world.history.seen.conflict
+            }),
+            Property::sometimes("sometimes a renewal is too late", |_, world: &World| {
+                world.history.seen.refused
+            }),
         ]
     }
 }

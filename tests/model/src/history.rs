@@ -211,7 +211,11 @@ impl History {
 
     fn status(&mut self, uid: &str, status: &Value, sender: &Sender<'_>, now: u32) {
         let reason = |reason: &str| {
-            status["conditions"].as_array().into_iter().flatten().any(|condition| condition["reason"] == *reason)
+            status["conditions"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .any(|condition| condition["reason"] == *reason)
         };
         let Some(life) = self.lives.get_mut(uid) else { return };
         if !status["endTime"].is_string() {
@@ -262,7 +266,9 @@ impl History {
         let enough = reachable >= TTL || silent && unnoticed;
         if !enough {
             let who = sender.identity;
-            let what = format!("{who} ended lease {name} at {now}, though since {sign} it could be renewed for {reachable}");
+            let what = format!(
+                "{who} ended lease {name} at {now}, though since {sign} it could be renewed for {reachable}"
+            );
             self.violation(Promise::Outage, what);
         }
     }

@@ -161,7 +161,10 @@ impl Seat {
             if counts(&request) {
                 self.clock.sent(ticket, mono);
             }
-            self.asked.insert(ticket, Asked { request: Arc::new(request), sent: now, by, answer: None, held: None });
+            self.asked.insert(
+                ticket,
+                Asked { request: Arc::new(request), sent: now, by, answer: None, held: None },
+            );
         }
         self.wakes = self.replica.0.wake_at(&self.now(now));
         self.note();
@@ -263,7 +266,9 @@ impl Seat {
                 Observation::Object(Arc::clone(&self.kind), None, seen(map.object.clone(), there))
             }
             (Stream::Lessor, news) => Observation::Lessor(whole(news, "", failing)),
-            (Stream::Leases, news) => Observation::Lease(None, whole(news, crate::server::NAMESPACE, failing)),
+            (Stream::Leases, news) => {
+                Observation::Lease(None, whole(news, crate::server::NAMESPACE, failing))
+            }
             (Stream::Maps, news) => Observation::Object(
                 Arc::clone(&self.kind),
                 None,

@@ -143,7 +143,9 @@ impl Server {
             Stream::Lessor => {
                 self.lessor.iter().map(|lessor| News::Lessor(Arc::clone(lessor), true)).collect()
             }
-            Stream::Leases => self.leases.values().map(|lease| News::Lease(Arc::clone(lease), true)).collect(),
+            Stream::Leases => {
+                self.leases.values().map(|lease| News::Lease(Arc::clone(lease), true)).collect()
+            }
             Stream::Maps => self.maps.values().map(|map| News::Map(Arc::clone(map), true)).collect(),
         };
         news.push(News::All(match stream {
@@ -258,7 +260,8 @@ impl Server {
             }
             Removal::Keys { patch, .. } => {
                 let other = is_other("uid", map.uid.as_ref());
-                if other || self.rules.versions && is_other("resourceVersion", map.resource_version.as_ref()) {
+                if other || self.rules.versions && is_other("resourceVersion", map.resource_version.as_ref())
+                {
                     return Refusal::Conflict.into();
                 }
                 let annotations = map.annotations.get_or_insert_default();
@@ -275,12 +278,7 @@ impl Server {
     }
 
     /// The lease that a write is for, if the write's conditions hold.
-    fn lease(
-        &self,
-        place: &Place,
-        uid: &str,
-        version: Option<u64>,
-    ) -> Result<(&'static str, Lease), Answer> {
+    fn lease(&self, place: &Place, uid: &str, version: Option<u64>) -> Result<(&'static str, Lease), Answer> {
         let Some((&name, lease)) = self.leases.get_key_value(&*place.name) else { return Err(Answer::Gone) };
         let meta = &lease.object.metadata;
         let differs = version.is_some_and(|version| self.rules.versions && version_of(meta) != version);

@@ -302,8 +302,9 @@ impl World {
                 Place::Up(seat) => {
                     let asked = seat.asked.iter().filter(|(_, asked)| asked.held.is_some());
                     actions.extend(asked.map(|(ticket, _)| Action::Release(number, What::Request(*ticket))));
-                    let held =
-                        Stream::ALL.into_iter().filter(|stream| seat.watches[*stream as usize].held.is_some());
+                    let held = Stream::ALL
+                        .into_iter()
+                        .filter(|stream| seat.watches[*stream as usize].held.is_some());
                     actions.extend(held.map(|stream| Action::Release(number, What::Watch(stream))));
                 }
             }
@@ -400,7 +401,8 @@ impl World {
             Action::Release(number, what) => self.release(number, what),
             Action::Arrive(which) => {
                 let late = self.late.remove(which);
-                let sender = Sender { identity: &late.identity, born: late.born, sent: late.sent, sees_maps: false };
+                let sender =
+                    Sender { identity: &late.identity, born: late.born, sent: late.sent, sees_maps: false };
                 self.serve(&late.request, &sender);
             }
             Action::Clear => self.clear(),
@@ -416,9 +418,10 @@ impl World {
             let (refused, silent) = self.reach(number);
             let Some(seat) = self.seat(number) else { continue };
             let paused = matches!(self.places[number], Place::Paused(..));
-            let next = seat.asked.iter().find(|(_, asked)| {
-                asked.held.is_none() && !silent && (asked.answer.is_none() || !paused)
-            });
+            let next = seat
+                .asked
+                .iter()
+                .find(|(_, asked)| asked.held.is_none() && !silent && (asked.answer.is_none() || !paused));
             if let Some((ticket, asked)) = next.map(|(ticket, asked)| (*ticket, asked.answer.is_some())) {
                 return match (refused, asked) {
                     (true, _) if paused => continue,
@@ -436,7 +439,9 @@ impl World {
                 continue;
             }
             for stream in Stream::ALL {
-                let Some(watch) = self.seat(number).map(|seat| &seat.watches[stream as usize]) else { continue };
+                let Some(watch) = self.seat(number).map(|seat| &seat.watches[stream as usize]) else {
+                    continue;
+                };
                 if watch.held.is_some() {
                     continue;
                 }
