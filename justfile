@@ -19,7 +19,7 @@ fmt:
 
 # Look for what clippy minds
 lint:
-    cargo clippy --workspace --all-targets -- -D warnings
+    cargo clippy --workspace --all-targets --all-features -- -D warnings
 
 # Run the tests, or those whose names contain a text
 test *args:
@@ -32,6 +32,14 @@ clients:
 # Record a session of kubectl lease anew: docs/recording.txt
 recording:
     cargo test --test kubectl_lease -- --ignored the_recording_is_made
+
+# Build the image as the Dockerfile says, without a container engine, and look into it; needs root on Debian
+image *platforms:
+    bash tests/image.sh {{ platforms }}
+
+# Let a collector get traces, which needs a build with the feature otel
+traces:
+    cargo test --features otel --test traces
 
 # Build the documentation, without warnings
 doc:
@@ -61,6 +69,10 @@ bench-attachments *args:
 # Measure what leases cost by their number: requests, lateness, memory, start and takeover
 bench-cluster *args:
     cargo bench --bench cluster -- {{ args }}
+
+# Measure leases that follow heartbeats beside as many that are renewed by hand; --leases 1000 --seconds 30 for less
+bench-follow *args:
+    cargo bench --bench follow -- {{ args }}
 
 # Let three whole operators live in simulated worlds: SEEDS is a count, or a range like 1000..2000
 simulate seeds="200":

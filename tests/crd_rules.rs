@@ -383,6 +383,35 @@ async fn a_holder_of_a_thousand_characters_is_refused() {
 }
 
 #[tokio::test]
+async fn a_lease_follows_exactly_one_source() {
+    let leases = leases().await;
+    let one = "name exactly one source";
+    for (from, message) in [
+        (json!({}), one),
+        (json!({"node": {"name": "a"}, "pod": {"name": "a"}}), one),
+        (json!({"coordinationLease": {"name": "a"}, "lease": {"name": "a"}}), one),
+        (json!({"node": {}}), "name"),
+        (json!({"node": {"name": ""}}), "name"),
+        (json!({"node": {"name": "a".repeat(254)}}), "name"),
+        (json!({"lease": {"name": "other/a"}}), "must be a name alone"),
+        (json!({"pod": {"name": "a", "uid": "A"}}), "must be a uid"),
+        (json!({"pod": {"name": "a", "onLoss": "Never"}}), "onLoss"),
+    ] {
+        let answer = refused(create_with(&leases, &json!({"renewFrom": from})).await);
+        assert!(answer.contains(message), "{from}: {answer}");
+    }
+    let uid = "0e2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f10";
+    for from in [
+        json!({"node": {"name": "worker-1.example.com"}}),
+        json!({"coordinationLease": {"name": "a"}}),
+        json!({"lease": {"name": "a"}}),
+        json!({"pod": {"name": "a", "uid": uid, "onLoss": "End"}}),
+    ] {
+        create_with(&leases, &json!({"renewFrom": from})).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_condition_stands_once_in_a_status() {
     let leases = leases().await;
     let created = leases.create(&PostParams::default(), &lease()).await.unwrap();
@@ -452,7 +481,7 @@ async fn a_list_of_leases_shows_their_state() {
     let leases = leases().await;
     let created = create(&leases, granted(1)).await;
     let status = json!({
-        "observedGeneration": 1, "term": 1, "attached": {"objects": 2, "keys": 3},
+        "observedGeneration": 1, "term": 1, "attached": {"objects": 2, "keys": 3}, "follows": {"source": "node/a"},
         "conditions": [
             {"type": "Expiring", "status": "False", "reason": "No", "message": "", "lastTransitionTime": NOON},
             {"type": "Active", "status": "True", "reason": "Granted", "message": "", "lastTransitionTime": NOON},
@@ -461,9 +490,9 @@ async fn a_list_of_leases_shows_their_state() {
     replace_status(&leases, &created, serde_json::from_value(status).unwrap()).await.unwrap();
     let (columns, rows) = table(&leases).await;
     println!("{columns:?}\n{rows:?}");
-    assert_eq!(columns, ["Name", "TTL", "HOLDER", "STATE", "RENEWED", "ATTACHED", "AGE"]);
+    assert_eq!(columns, ["Name", "TTL", "HOLDER", "STATE", "RENEWED", "ATTACHED", "FOLLOWS", "AGE"]);
     assert_eq!(rows[0][..4], [json!("session-42"), json!(10), json!(null), json!("Granted")]);
-    assert_eq!(rows[0][5], json!(r#"{"keys":3,"objects":2}"#));
+    assert_eq!(rows[0][5..7], [json!(r#"{"keys":3,"objects":2}"#), json!("node/a")]);
 }
 
 /// What `kubectl` prints for an administrator of the cluster.

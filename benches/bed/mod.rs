@@ -2,12 +2,7 @@
 //! says of them.
 #![allow(dead_code, reason = "each benchmark uses a part of it")]
 
-use std::{
-    fs,
-    ops::Range,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{fs, ops::Range, process::Command, time::Duration};
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::{
@@ -24,7 +19,7 @@ use lessor_cluster::{Cluster, Process};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    time::sleep,
+    time::{Instant, sleep},
 };
 
 /// Where everything happens.

@@ -1,13 +1,13 @@
 //! How late leases end, from the audit log: from the deadline, which counts from the API server's receipt of the last
 //! renewal, to its receipt of the end.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use kube::api::{Patch, PatchParams};
 use lessor_checker::{Checker, Figures, Request};
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     bed::{AT_ONCE, Bed, primary_of, processor_time},

@@ -1,8 +1,8 @@
 //! Memory over a long time, with leases that come and go.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::{bed::Bed, holder::Holders, table::Table, three};
 

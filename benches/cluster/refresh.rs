@@ -1,9 +1,9 @@
 //! What renewals make the operator write, and how old the published `expiryTime` gets for it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kube::api::ListParams;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{bed::Bed, costs::granted, holder::Holders, table::Table, three};
 

@@ -1,10 +1,10 @@
 //! Memory, start, processor time at rest and takeover, by the number of leases.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use lessor::api::Lease;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     bed::{Bed, Replica, primary_of},

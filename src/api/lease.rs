@@ -44,6 +44,30 @@ pub mod condition {
     pub const EXPIRING: &str = "Expiring";
     /// True once all that was attached is gone.
     pub const RELEASED: &str = "Released";
+    /// True while what the lease follows keeps it alive; the reason is one of [`following`](super::following).
+    pub const FOLLOWING: &str = "Following";
+}
+
+/// Reasons of the condition [`Following`](condition::FOLLOWING).
+pub mod following {
+    /// True: the source lives, and keeps the lease alive.
+    pub const SOURCE_ALIVE: &str = "SourceAlive";
+    /// The source isn't there: not yet, or not any more. The TTL runs.
+    pub const SOURCE_MISSING: &str = "SourceMissing";
+    /// The Pod has finished. The TTL runs, or the lease ends at once.
+    pub const SOURCE_FINISHED: &str = "SourceFinished";
+    /// Another Pod has the name. The TTL runs, or the lease ends at once.
+    pub const SOURCE_REPLACED: &str = "SourceReplaced";
+    /// The lease that is followed has ended. The TTL runs.
+    pub const SOURCE_ENDED: &str = "SourceEnded";
+    /// The lease follows itself, by way of others perhaps: it lives by its own renewals.
+    pub const CYCLE: &str = "Cycle";
+    /// Too many leases follow one another up to this one: it lives by its own renewals.
+    pub const CHAIN_TOO_LONG: &str = "ChainTooLong";
+    /// The operator isn't told to watch this kind of source. Time stands still.
+    pub const NOT_ENABLED: &str = "NotEnabled";
+    /// The operator lacks the right to see the source. Time stands still.
+    pub const UNWATCHED: &str = "Unwatched";
 }
 
 /// Reasons of the condition [`Active`](condition::ACTIVE): the state of a lease, in one word.
@@ -116,6 +140,12 @@ pub mod reason {
         description = "Objects, and keys of objects that stay, which go when the lease ends"
     ),
     printcolumn(
+        name = "FOLLOWS",
+        type_ = "string",
+        json_path = ".status.follows.source",
+        description = "What keeps it alive beside its holder"
+    ),
+    printcolumn(
         name = "EXPIRES",
         type_ = "string",
         json_path = ".status.expiryTime",
@@ -182,6 +212,92 @@ pub struct LeaseSpec {
     #[serde(default, skip_serializing_if = "AfterExpiry::is_delete")]
     #[schemars(extend("default" = "Delete"))]
     pub after_expiry: AfterExpiry,
+
+    /// What keeps the lease alive beside its holder: a heartbeat, each beat of which renews it, or a Pod. It costs no write
+    /// at all. Changing it renews nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renew_from: Option<RenewFrom>,
+}
+
+const ONE_SOURCE_RULE: &str =
+    "[has(self.coordinationLease), has(self.node), has(self.pod), has(self.lease)].exists_one(given, given)";
+const ONE_SOURCE_MESSAGE: &str = "name exactly one source: coordinationLease, node, pod or lease";
+const SOURCE_NAME_RULE: &str = "self.matches(r'^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')";
+const SOURCE_NAME_MESSAGE: &str = "must be a name alone: a source is in the lease's own namespace";
+const UID_RULE: &str = "self.matches(r'^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')";
+const UID_MESSAGE: &str = "must be a uid like 0e2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f10";
+
+/// What keeps a lease alive: exactly one of these.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new(ONE_SOURCE_RULE).message(ONE_SOURCE_MESSAGE))]
+pub struct RenewFrom {
+    /// A Lease of coordination.k8s.io in the same namespace, as controllers elect their leaders by: each change of its
+    /// `renewTime` is a renewal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coordination_lease: Option<SourceName>,
+
+    /// A node: each of its heartbeats is a renewal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<SourceName>,
+
+    /// A Pod in the same namespace: the lease lives as long as it does, and no TTL runs meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodSource>,
+
+    /// Another lease of lessor.dev in the same namespace: each of its renewals is one of this lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<SourceName>,
+}
+
+/// What is followed, by its name.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct SourceName {
+    /// Its name.
+    #[schemars(length(min = 1, max = MAX_SOURCE_NAME_LENGTH))]
+    #[x_kube(validation = Rule::new(SOURCE_NAME_RULE).message(SOURCE_NAME_MESSAGE))]
+    pub name: String,
+}
+
+/// The longest name of a source, in characters.
+const MAX_SOURCE_NAME_LENGTH: u32 = 253;
+
+/// A Pod that is followed.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PodSource {
+    /// Its name.
+    #[schemars(length(min = 1, max = MAX_SOURCE_NAME_LENGTH))]
+    #[x_kube(validation = Rule::new(SOURCE_NAME_RULE).message(SOURCE_NAME_MESSAGE))]
+    pub name: String,
+
+    /// Its uid. Without it, that of the Pod which has the name when the lease is granted: see `status.follows.uid`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 36))]
+    #[x_kube(validation = Rule::new(UID_RULE).message(UID_MESSAGE))]
+    pub uid: Option<String>,
+
+    /// What becomes of the lease once the Pod is gone, has finished, or another Pod has its name.
+    #[serde(default, skip_serializing_if = "OnLoss::is_run_out")]
+    #[schemars(extend("default" = "RunOut"))]
+    pub on_loss: OnLoss,
+}
+
+/// What becomes of a lease whose Pod is lost.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLoss {
+    /// Its TTL runs from then on, unless it is renewed.
+    #[default]
+    RunOut,
+    /// It ends at once.
+    End,
+}
+
+impl OnLoss {
+    fn is_run_out(&self) -> bool {
+        *self == Self::RunOut
+    }
 }
 
 /// What becomes of an expired lease once everything attached to it is gone.
@@ -204,7 +320,7 @@ impl AfterExpiry {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct LeaseStatus {
-    /// `Active` (reasons `Granted`, `Suspended`, `Expired`, `Revoked`), `Expiring` and `Released`.
+    /// `Active` (reasons `Granted`, `Suspended`, `Expired`, `Revoked`), `Expiring`, `Following` and `Released`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
@@ -222,7 +338,7 @@ pub struct LeaseStatus {
     pub grant_time: Option<MicroTime>,
 
     /// The lease ends by time not before this. Renewals refresh it lazily, so the real end may be later. Absent while
-    /// the lease is suspended.
+    /// the lease is suspended, and while what it follows keeps it alive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expiry_time: Option<MicroTime>,
 
@@ -250,6 +366,21 @@ pub struct LeaseStatus {
     /// How much goes when the lease ends. Refreshed lazily.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attached: Option<Attached>,
+
+    /// What keeps the lease alive beside its holder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<Follows>,
+}
+
+/// What a lease follows.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Follows {
+    /// The source, like node/worker-1 or pod/web-0.
+    pub source: String,
+    /// The uid of the Pod that is followed: another one of its name is another Pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
 }
 
 /// How much is attached to a lease.

@@ -9,7 +9,9 @@ pub mod recorded;
 pub mod time;
 
 pub use attachment::{Attachments, Key, KeyForm, LeaseName, Problem};
-pub use lease::{AfterExpiry, Attached, Lease, LeaseSpec, LeaseStatus};
+pub use lease::{
+    AfterExpiry, Attached, Follows, Lease, LeaseSpec, LeaseStatus, OnLoss, PodSource, RenewFrom, SourceName,
+};
 pub use lessor::{Lessor, LessorStatus};
 pub use pointer::Pointer;
 pub use recorded::Recorded;

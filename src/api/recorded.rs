@@ -17,24 +17,32 @@ impl Recorded {
     /// Reads it from `metadata.managedFields`, where the server keeps the time of each writer's last change.
     pub fn read(lease: &Lease) -> Self {
         let entries = || lease.metadata.managed_fields.iter().flatten();
-        let latest = |matching: &dyn Fn(&ManagedFieldsEntry) -> bool| {
-            entries().filter(|entry| matching(entry)).filter_map(|entry| Some(entry.time.as_ref()?.0)).max()
-        };
         Self {
-            renewed: latest(&|entry| {
-                let spec = entry.fields_v1.as_ref().and_then(|fields| fields.0.get("f:spec"));
-                spec.is_some_and(|spec| {
-                    spec.get("f:renewTime").is_some() || spec.get("f:ttlSeconds").is_some()
-                })
-            }),
-            published: latest(&|entry| entry.subresource.as_deref() == Some("status")),
+            renewed: Self::of_renewal(entries()),
+            published: latest(entries(), |entry| entry.subresource.as_deref() == Some("status")),
         }
+    }
+
+    /// The last write by whoever owns `spec.renewTime` or `spec.ttlSeconds`, of a lease of ours or of coordination.k8s.io.
+    pub fn of_renewal<'a>(entries: impl Iterator<Item = &'a ManagedFieldsEntry>) -> Option<Timestamp> {
+        latest(entries, |entry| {
+            let spec = entry.fields_v1.as_ref().and_then(|fields| fields.0.get("f:spec"));
+            spec.is_some_and(|spec| spec.get("f:renewTime").is_some() || spec.get("f:ttlSeconds").is_some())
+        })
     }
 
     /// Whether the last renewal came after the last write of status for sure, so that no primary has answered it.
     pub fn renewed_unseen(&self) -> bool {
         self.published.is_some() && self.renewed > self.published
     }
+}
+
+/// The time of the latest write that matches.
+fn latest<'a>(
+    entries: impl Iterator<Item = &'a ManagedFieldsEntry>,
+    matching: impl Fn(&ManagedFieldsEntry) -> bool,
+) -> Option<Timestamp> {
+    entries.filter(|entry| matching(entry)).filter_map(|entry| Some(entry.time.as_ref()?.0)).max()
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ use tokio::time::Instant;
 
 use super::{access::Access, run::duration};
 
+/// How long after a deadline an operator that removes things would have done so.
+const DUE: Duration = Duration::from_secs(3);
 /// How often to look.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -24,6 +26,10 @@ pub(crate) struct Args {
     /// The namespace to do it in.
     #[arg(long, short, default_value = "default")]
     namespace: String,
+
+    /// The operator runs with --dry-run: see that it grants the lease, and then removes nothing.
+    #[arg(long)]
+    dry_run: bool,
 
     /// How long each step may take, beside the TTL that is granted.
     #[arg(long, default_value = "30s", value_parser = duration)]
@@ -43,10 +49,11 @@ pub(crate) fn run(args: &Args, out: impl Write) -> anyhow::Result<()> {
             leases: Api::namespaced(client.clone(), &args.namespace),
             maps: Api::namespaced(client, &args.namespace),
             timeout: args.timeout,
+            dry_run: args.dry_run,
             name,
         };
         let result = check.run(out).await;
-        if result.is_err() {
+        if result.is_err() || args.dry_run {
             // What is still there says enough in the message; it need not stay.
             let _ = check.leases.delete(&check.name, &DeleteParams::default()).await;
             let _ = check.maps.delete(&check.name, &DeleteParams::default()).await;
@@ -59,6 +66,7 @@ struct Check {
     leases: Api<Lease>,
     maps: Api<ConfigMap>,
     timeout: Duration,
+    dry_run: bool,
     name: String,
 }
 
@@ -93,6 +101,15 @@ impl Check {
         writeln!(out, "granted for {granted} s, {} ms after it was asked for", start.elapsed().as_millis())?;
 
         let ttl = Duration::from_secs(u64::try_from(granted).unwrap_or_default());
+        if self.dry_run {
+            // Nobody says when nothing happens; what happens at all, happens within this time.
+            tokio::time::sleep((start + ttl + DUE).saturating_duration_since(Instant::now())).await;
+            let lease = self.leases.get(name).await.context("the lease is gone, though nothing should go")?;
+            anyhow::ensure!(!lease.is_ended(), "the lease has ended: the operator runs without --dry-run");
+            self.maps.get(name).await.context("the ConfigMap is gone, though nothing should go")?;
+            writeln!(out, "{} ms later it is still there, and so is what is attached", ttl.as_millis())?;
+            return Ok(());
+        }
         self.wait_gone(&self.maps, "ConfigMap", start + ttl + self.timeout).await?;
         let lived = start.elapsed();
         anyhow::ensure!(lived >= ttl, "the ConfigMap went after {lived:?}, before the end of its lease");

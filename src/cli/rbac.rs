@@ -8,7 +8,13 @@ use k8s_openapi::api::rbac::v1::{
     ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject,
 };
 use kube::core::ObjectMeta;
-use lessor::{api::GROUP, operator::kinds::Attachable};
+use lessor::{
+    api::GROUP,
+    operator::{
+        follow::{NODE_NAMESPACE, SourceKind},
+        kinds::Attachable,
+    },
+};
 use serde::Serialize;
 
 use super::attachable;
@@ -26,6 +32,10 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     attachable: attachable::Args,
+
+    /// What leases can follow beside other leases: coordination-leases, nodes or pods; may be given several times.
+    #[arg(long, env = "LESSOR_FOLLOW", value_delimiter = ',', value_name = "KIND")]
+    follow: Vec<SourceKind>,
 
     /// What roles and bindings are called.
     #[arg(long, default_value = "lessor")]
@@ -47,13 +57,18 @@ pub(crate) fn run(args: Args, mut out: impl Write) -> anyhow::Result<()> {
 
     let mut everywhere = of_lessors(&args.lessor);
     let mut by_namespace: BTreeMap<&str, Vec<PolicyRule>> = BTreeMap::new();
+    let served = || of_leases(&attachable).into_iter().chain(of_sources(&args.follow));
     if args.namespaces.is_empty() {
-        everywhere.extend(of_leases(&attachable));
+        everywhere.extend(served());
     } else {
         by_namespace.insert(EVENTS_OF_LESSORS, vec![of_events()]);
         for namespace in &args.namespaces {
-            by_namespace.insert(namespace, of_leases(&attachable));
+            by_namespace.insert(namespace, served().collect());
         }
+    }
+    if args.follow.contains(&SourceKind::Node) {
+        // The heartbeats of all nodes are in one namespace: no need for those of everybody else.
+        by_namespace.entry(NODE_NAMESPACE).or_default().push(of_source(SourceKind::Node));
     }
     print(yaml(&ClusterRole {
         metadata: named(&args.name, None),
@@ -106,6 +121,17 @@ fn of_leases(attachable: &[Attachable]) -> Vec<PolicyRule> {
         rule(&kind.group, &kind.resource, verbs)
     }));
     rules
+}
+
+/// To see what leases follow in their own namespace.
+fn of_sources(follow: &[SourceKind]) -> impl Iterator<Item = PolicyRule> {
+    let own = [SourceKind::CoordinationLease, SourceKind::Pod];
+    own.into_iter().filter(|kind| follow.contains(kind)).map(of_source)
+}
+
+fn of_source(kind: SourceKind) -> PolicyRule {
+    let (group, resource) = kind.resource();
+    rule(group, resource, &["get", "watch"])
 }
 
 fn of_events() -> PolicyRule {
@@ -195,6 +221,19 @@ mod tests {
         assert_eq!(verbs("jobs"), ["get", "watch", "delete"]);
         assert!(verbs("widgets").contains(&"patch".to_owned()));
         assert!(verbs("configmaps").contains(&"patch".to_owned()));
+    }
+
+    #[test]
+    fn what_leases_follow_is_only_read_and_only_where_it_is() {
+        let plain = printed(&[]);
+        assert!(!plain.contains("coordination.k8s.io") && !plain.contains("pods"), "{plain}");
+        let printed = printed(&["--follow", "nodes,pods"]);
+        let documents: Vec<&str> = printed.split("---\n").skip(1).collect();
+        assert_eq!(documents.len(), 2, "{printed}");
+        assert!(documents[0].contains("pods") && !documents[0].contains("coordination"), "{}", documents[0]);
+        let role: Role = serde_saphyr::from_str(documents[1]).unwrap();
+        assert_eq!(role.metadata.namespace.as_deref(), Some("kube-node-lease"));
+        assert_eq!(role.rules, Some(vec![rule("coordination.k8s.io", "leases", &["get", "watch"])]));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Context;
 use clap::Args as ClapArgs;
-use lessor::operator::{run, settings::Settings};
+use lessor::operator::{follow::SourceKind, run, settings::Settings};
 
 use super::{access::Access, attachable, telemetry};
 
@@ -28,6 +28,10 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     attachable: attachable::Args,
+
+    /// What leases can follow beside other leases: coordination-leases, nodes or pods; may be given several times.
+    #[arg(long, env = "LESSOR_FOLLOW", value_delimiter = ',', value_name = "KIND")]
+    follow: Vec<SourceKind>,
 
     /// The shortest TTL that is granted, whatever is asked for.
     #[arg(long, env = "LESSOR_MIN_TTL", default_value = "5s", value_parser = duration)]
@@ -134,6 +138,7 @@ fn settings(args: Args) -> anyhow::Result<Settings> {
         identity: format!("{name}_{:08x}", uuid::Uuid::new_v4().as_fields().0),
         namespaces: args.namespaces,
         attachable: args.attachable.read()?,
+        follow: args.follow,
         min_ttl: args.min_ttl,
         max_ttl: args.max_ttl,
         max_clock_skew: args.max_clock_skew,

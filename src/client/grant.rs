@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{Error, LeaseClient, held::HeldLease, observe};
 use crate::api::{
-    AfterExpiry, Lease, LeaseSpec,
+    AfterExpiry, Lease, LeaseSpec, RenewFrom,
     lease::{MAX_SECONDS, condition, reason},
 };
 
@@ -59,6 +59,13 @@ impl Grant {
     /// The lease itself stays after it has expired, for people to look at.
     pub fn retain(mut self) -> Self {
         self.spec.after_expiry = AfterExpiry::Retain;
+        self
+    }
+
+    /// What keeps it alive beside its holder: a heartbeat, a Pod, or another lease. The operator has to be told to look at
+    /// such sources.
+    pub fn follow(mut self, source: RenewFrom) -> Self {
+        self.spec.renew_from = Some(source);
         self
     }
 

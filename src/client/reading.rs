@@ -2,7 +2,10 @@
 
 use std::{fmt, time::Duration};
 
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::Condition,
+    jiff::{SignedDuration, Timestamp},
+};
 use kube::{
     Resource,
     api::ListParams,
@@ -12,7 +15,7 @@ use kube::{
 use super::{Error, LeaseClient, belief::seconds, exchange::Answer};
 use crate::api::{
     Lease, Recorded,
-    lease::{condition, reason},
+    lease::{condition, following, reason},
 };
 
 /// How many leases one request lists.
@@ -102,7 +105,7 @@ impl Reading {
     }
 
     /// How long the lease lives without a further renewal, as far as the server shows it: the real end may be
-    /// later. `None` unless it's active.
+    /// later. `None` unless it's active, and where what it follows keeps it alive.
     ///
     /// A renewal costs the operator no write, so the status may be older than the last one. The server's own
     /// record of who wrote `renewTime` when, by the second, makes up for it.
@@ -116,7 +119,12 @@ impl Reading {
         }
         let since = |time: Timestamp| Duration::try_from(self.now.duration_since(time)).unwrap_or_default();
         let granted = status.grant_time.as_ref().map(|time| time.0);
-        let renewed = Recorded::read(&self.lease).renewed.max(granted);
+        // What it follows renews it where nothing of that is recorded.
+        let follows = self.following().is_some_and(|following| {
+            following.status == "True"
+                || [following::NOT_ENABLED, following::UNWATCHED].contains(&&*following.reason)
+        });
+        let renewed = Recorded::read(&self.lease).renewed.max(granted).filter(|_| !follows);
         let by_renewal = renewed.map(|renewed| ttl.saturating_sub(since(renewed)));
         let by_status = status
             .expiry_time
@@ -126,6 +134,17 @@ impl Reading {
         let lifetime = granted.zip(self.lease.spec.max_lifetime_seconds);
         let left = lifetime.map(|(granted, lifetime)| seconds(lifetime).saturating_sub(since(granted)));
         Some(left.map_or(remaining, |left| left.min(remaining)))
+    }
+
+    /// What the lease follows, like `node/worker-1`.
+    pub fn follows(&self) -> Option<&str> {
+        Some(&*self.lease.status.as_ref()?.follows.as_ref()?.source)
+    }
+
+    /// The condition `Following`: whether what the lease follows keeps it alive, and why not.
+    pub fn following(&self) -> Option<&Condition> {
+        let conditions = &self.lease.status.as_ref()?.conditions;
+        conditions.iter().find(|found| found.type_ == condition::FOLLOWING)
     }
 
     /// How old the lease is.

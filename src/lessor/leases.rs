@@ -285,6 +285,19 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         Ok(())
     }
 
+    /// Sets how long the lease lives from now on unless it's renewed, of a suspended one, what remains. The cap stays. O(1).
+    ///
+    /// # Errors
+    /// [`Error::LeaseNotFound`], [`Error::LeaseExpired`].
+    pub fn set_remaining(&mut self, id: I, remaining: Duration, now: LeaseTime) -> Result<(), Error> {
+        let n = self.alive(id)?;
+        let (now, remaining) = (self.up(now), Ttl::from(remaining).as_millis());
+        self.change(n, |slot| {
+            slot.deadline = if slot.is_suspended() { remaining } else { now.saturating_add(remaining) };
+        });
+        Ok(())
+    }
+
     /// Lets the lease's time stand still, and answers how much of it remains. Nothing changes if it stands
     /// still already. O(1).
     ///

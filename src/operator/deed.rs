@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use super::follow::SourceKind;
+
 /// Something to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
@@ -10,6 +12,8 @@ pub enum Deed {
     Granted,
     /// A holder renewed a lease. Only the primary counts these, so that replicas add up.
     Renewed,
+    /// A source of this kind had a beat, which renewed so many leases. Only the primary counts these.
+    Followed(SourceKind, usize),
     /// The end of a lease by time was committed, this long after its deadline.
     Expired(Duration),
     /// The end of a lease by revoke was committed.

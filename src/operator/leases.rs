@@ -10,6 +10,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 
 use super::{
+    follow::{LeaseState, Standing, Time, Turn},
     hearing::Now,
     published::State,
     record::{Place, Record, from_millis, millis},
@@ -47,6 +48,8 @@ pub struct Entry {
     pub in_flight: bool,
     /// Whether the lessor has handed it out as expired.
     pub handed_out: bool,
+    /// Whether its time runs, as far as what it follows is concerned.
+    pub standing: Standing,
     /// Whether the request that releases it was sent, bound to the version that is known. It may have been done, or be done
     /// late, whatever its answer was: what is attached from then on may be meant for the next lease of this name.
     pub releasing: bool,
@@ -65,6 +68,8 @@ pub struct Change {
     pub new: bool,
     /// Its status was written since.
     pub status_written: bool,
+    /// It was granted since.
+    pub granted: bool,
     /// It was renewed since.
     pub renewed: bool,
     /// Its end was committed since.
@@ -146,6 +151,8 @@ impl Leases {
                 // Just granted: its time runs from now on, a little after the grant.
                 grant(&mut self.lessor, new, now, settings);
                 entry.granted_by = granted_by(new, recorded);
+                change.granted = true;
+                stand(&mut self.lessor, entry, now);
             }
             return change;
         }
@@ -166,10 +173,8 @@ impl Leases {
         if old.max_lifetime_seconds != new.max_lifetime_seconds {
             expect(new, self.lessor.set_end_by(uid, cap(new, now, settings)));
         }
-        if new.suspend {
-            expect(new, self.lessor.suspend(uid, now.lease));
-        } else if old.suspend {
-            expect(new, self.lessor.resume(uid, now.lease));
+        if old.suspend || new.suspend || entry.standing != Standing::Running {
+            stand(&mut self.lessor, entry, now);
         }
         if let (Some(before), Some(after)) = (before, self.lessor.deadline(uid)) {
             entry.nearer |= after < before;
@@ -195,12 +200,85 @@ impl Leases {
             due: None,
             in_flight: false,
             handed_out: false,
+            standing: Standing::Running,
             releasing: false,
             overran: None,
             said: None,
         };
         self.entries.insert(uid, Box::new(entry));
         Change { new: true, ended, ..Change::default() }
+    }
+
+    /// Takes in a beat of what a lease follows, `age` ago: its TTL counts from there, unless it counts from later already.
+    /// Answers whether the lease is held here at all.
+    pub fn follow_beat(&mut self, uid: Uuid, age: Duration, now: &Now) -> bool {
+        let Some(entry) = self.entries.get_mut(&uid) else { return false };
+        let Some(lease) = self.lessor.lookup(uid) else { return false };
+        let ttl = lease.ttl.as_duration();
+        let remaining = ttl.saturating_sub(age);
+        if self.lessor.remaining(uid, now.lease).is_some_and(|known| remaining <= known) && !age.is_zero() {
+            return true;
+        }
+        if std::mem::take(&mut entry.handed_out) {
+            take_back(&mut self.lessor, uid, now);
+        }
+        let counted = if age.is_zero() {
+            self.lessor.renew(uid, now.lease).map(drop)
+        } else {
+            self.lessor.set_remaining(uid, remaining, now.lease)
+        };
+        expect(&entry.record, counted);
+        stand(&mut self.lessor, entry, now);
+        true
+    }
+
+    /// Takes in how it stands from now on between a lease and what it follows; `since_beat`: how long ago that had its last
+    /// beat, if it's known.
+    pub fn turn(&mut self, uid: Uuid, turn: Turn, since_beat: Option<Duration>, now: &Now) {
+        let Some(entry) = self.entries.get_mut(&uid) else { return };
+        entry.standing = turn.standing;
+        if self.lessor.lookup(uid).is_none() {
+            return;
+        }
+        if std::mem::take(&mut entry.handed_out) {
+            take_back(&mut self.lessor, uid, now);
+        }
+        match (turn.time, since_beat) {
+            (Time::Renew, _) => drop(self.follow_beat(uid, Duration::ZERO, now)),
+            (Time::CatchUp, Some(age)) => drop(self.follow_beat(uid, age, now)),
+            (Time::End, _) => {
+                expect(&entry.record, self.lessor.set_remaining(uid, Duration::ZERO, now.lease));
+            }
+            (Time::Keep, _) | (Time::CatchUp, None) => {}
+        }
+        if let Some(entry) = self.entries.get_mut(&uid) {
+            stand(&mut self.lessor, entry, now);
+        }
+    }
+
+    /// How a lease stands, for those that follow it; `complete`: all leases have been seen.
+    pub fn state_at(&self, place: &Place, complete: bool) -> LeaseState {
+        let Some((uid, entry)) = self.at(place) else {
+            return if complete { LeaseState::Missing } else { LeaseState::Unknown };
+        };
+        if entry.record.status.has_ended() {
+            return LeaseState::Ended;
+        }
+        match self.lessor.lookup(uid) {
+            None => LeaseState::Missing,
+            Some(_) if entry.record.suspend || entry.standing != Standing::Running => LeaseState::StandsStill,
+            Some(_) => LeaseState::Runs,
+        }
+    }
+
+    /// How long ago the lease of this name was granted or renewed last, as far as that's known, and no longer than it was.
+    pub fn since_renewal(&self, place: &Place, now: &Now) -> Option<Duration> {
+        let (uid, _) = self.at(place)?;
+        let lease = self.lessor.lookup(uid)?;
+        // A cap says nothing about renewals.
+        let deadline = lease.deadline.filter(|deadline| lease.end_by != Some(*deadline));
+        let remaining = deadline.map(|deadline| deadline.since(now.lease));
+        Some(remaining.map_or(Duration::ZERO, |remaining| lease.ttl.as_duration().saturating_sub(remaining)))
     }
 
     /// Takes in an answer that says that a lease is gone.
@@ -359,6 +437,7 @@ impl Leases {
             remaining: self.lessor.remaining(uid, now.lease)?,
             due: overdue.is_some(),
             overdue,
+            capped: lease.end_by.is_some_and(|cap| cap <= now.lease),
         })
     }
 }
@@ -370,6 +449,20 @@ const AT_ONCE: usize = 1024;
 fn expect<T>(record: &Record, result: Result<T, lessor::Error>) {
     if let Err(error) = result {
         tracing::error!(lease = %record.place, %error, "lessor and API disagree");
+    }
+}
+
+/// Lets the time of a lease stand still or run: as its holder wants it, and as what it follows has it.
+fn stand(lessor: &mut Lessor<Uuid>, entry: &Entry, now: &Now) {
+    let uid = entry.record.uid;
+    if entry.standing == Standing::Kept {
+        // As long as the source lives, nothing of the TTL is used up.
+        expect(&entry.record, lessor.renew(uid, now.lease));
+    }
+    if entry.record.suspend || entry.standing != Standing::Running {
+        expect(&entry.record, lessor.suspend(uid, now.lease));
+    } else {
+        expect(&entry.record, lessor.resume(uid, now.lease));
     }
 }
 
@@ -427,7 +520,12 @@ fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: 
         ttl = ttl.max(granted_ttl(record.ttl_seconds, settings));
     }
     let granted = record.status.grant.map(|grant| from_millis(grant.time));
-    let last = granted.max(recorded.renewed);
+    let mut last = granted.max(recorded.renewed);
+    if record.follow.is_some() {
+        // Whatever kept it alive did so no longer than the last time that anybody wrote how it stands with that; if it does
+        // so still, it will be seen.
+        last = last.max(recorded.published);
+    }
     let slack = RESOLUTION + settings.max_clock_skew;
     let mut remaining = match (last, now.server) {
         (Some(last), Some(server)) => (ttl + slack).saturating_sub(elapsed(last, server)),

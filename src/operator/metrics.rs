@@ -16,6 +16,7 @@ use prometheus_client::{
 use super::{
     deed::Deed,
     figures::Figures,
+    follow::{Lookout, SourceKind},
     published::State,
     request::Answer,
     sight::Scope,
@@ -88,6 +89,7 @@ mod sight {
 struct Counters {
     grants: Counter,
     renewals: Counter,
+    followed_renewals: Family<One, Counter>,
     expiries: Counter,
     revokes: Counter,
     releases: Counter,
@@ -107,6 +109,8 @@ struct Gauges {
     term: Gauge,
     leases: Family<One, Gauge>,
     hindered: Gauge,
+    sources: Family<One, Gauge>,
+    followers: Family<Two, Gauge>,
     overdue: Seconds,
     attachments: Family<One, Gauge>,
     pending: Gauge,
@@ -131,6 +135,7 @@ impl Metrics {
         let counters = Counters {
             grants: Counter::default(),
             renewals: Counter::default(),
+            followed_renewals: Family::default(),
             expiries: Counter::default(),
             revokes: Counter::default(),
             releases: Counter::default(),
@@ -183,6 +188,11 @@ impl Metrics {
             Deed::Hindered(reason) => &*counters.hindrances.get_or_create(&[("reason", reason)]),
             Deed::Granted => &counters.grants,
             Deed::Renewed => &counters.renewals,
+            Deed::Followed(kind, leases) => {
+                let renewals = counters.followed_renewals.get_or_create(&[("source", kind.label())]);
+                renewals.inc_by(leases as u64);
+                return;
+            }
             Deed::Revoked => &counters.revokes,
             Deed::Released => &counters.releases,
             Deed::Postponed => &counters.postponed,
@@ -204,12 +214,20 @@ impl Metrics {
             Observation::Lessor(seen) => self.note("lessors.lessor.dev", None, seen),
             Observation::Lease(scope, seen) => self.note("leases.lessor.dev", scope.clone(), seen),
             Observation::Object(kind, scope, seen) => self.note(&kind.to_string(), scope.clone(), seen),
+            Observation::Source(lookout, seen) => {
+                self.note(&watched(lookout), Some(lookout.to_string().into()), seen);
+            }
             // It is watched from now on, and its watches say more.
             Observation::Kind(name, Ok(_)) => drop(self.watches.lock().remove(&(name.to_string(), None))),
             Observation::Kind(name, Err(failure)) => {
                 self.watches.lock().insert((name.to_string(), None), state_of(failure));
             }
         }
+    }
+
+    /// Takes in that something is watched no more.
+    pub fn forget(&self, lookout: &Lookout) {
+        self.watches.lock().remove(&(watched(lookout), Some(lookout.to_string().into())));
     }
 
     fn note<T>(&self, kind: &str, scope: Scope, seen: &Seen<T>) {
@@ -258,6 +276,11 @@ impl Counters {
     fn register(&self, to: &mut Registry) {
         to.register("grants", "Leases granted", self.grants.clone());
         to.register("renewals", "Renewals seen while primary", self.renewals.clone());
+        to.register(
+            "followed_renewals",
+            "Renewals of leases by beats of what they follow, seen while primary, by kind of source",
+            self.followed_renewals.clone(),
+        );
         to.register("expiries", "Ends of leases by time that were committed", self.expiries.clone());
         to.register("revokes", "Ends of leases before their time that were committed", self.revokes.clone());
         to.register("releases", "Ended leases whose release is complete", self.releases.clone());
@@ -283,6 +306,9 @@ impl Counters {
             self.requests.clone(),
         );
         // What never happened is shown as zero, so that a rate sees the first time it does.
+        for kind in SourceKind::ALL {
+            let _ = self.followed_renewals.get_or_create(&[("source", kind.label())]);
+        }
         for what in ["object", "key"] {
             let _ = self.removals.get_or_create(&[("what", what)]);
         }
@@ -299,6 +325,12 @@ impl Gauges {
         to.register("term", "The highest term that this replica knows of", self.term.clone());
         to.register("leases", "Leases by state", self.leases.clone());
         to.register("leases_hindered", "Ended leases whose release is hindered", self.hindered.clone());
+        to.register("followed_sources", "What leases follow, by kind of source", self.sources.clone());
+        to.register(
+            "followers",
+            "Leases that follow something, by kind of source and by whether that keeps them alive",
+            self.followers.clone(),
+        );
         to.register_with_unit(
             "overdue",
             "For how long the first lease that is due has been due",
@@ -345,6 +377,12 @@ impl Gauges {
             self.leases.get_or_create(&[("state", state)]).set(whole(*count));
         }
         self.hindered.set(whole(figures.hindered));
+        for (kind, sources, followers, alive) in figures.followed.iter().copied() {
+            let source = ("source", kind.label());
+            self.sources.get_or_create(&[source]).set(whole(sources));
+            self.followers.get_or_create(&[source, ("alive", "true")]).set(whole(alive));
+            self.followers.get_or_create(&[source, ("alive", "false")]).set(whole(followers - alive));
+        }
         self.overdue.set(figures.overdue.as_secs_f64());
         self.attachments.get_or_create(&[("what", "object")]).set(whole(figures.objects));
         self.attachments.get_or_create(&[("what", "key")]).set(whole(figures.keys));
@@ -353,6 +391,14 @@ impl Gauges {
         self.in_flight.set(whole(figures.in_flight));
         self.silence.set(figures.silence.as_secs_f64());
         self.deaf.set(figures.deaf.into());
+    }
+}
+
+/// What is watched, as `lessor_watches` names it.
+fn watched(lookout: &Lookout) -> String {
+    match lookout.kind.resource() {
+        ("", resource) => resource.to_owned(),
+        (group, resource) => format!("{resource}.{group}"),
     }
 }
 

@@ -10,6 +10,7 @@ pub mod attached;
 pub mod budget;
 pub mod deed;
 pub mod figures;
+pub mod follow;
 pub mod hearing;
 pub mod kinds;
 pub mod leases;

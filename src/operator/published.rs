@@ -2,10 +2,12 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::record::{from_millis, millis, text};
 use crate::api::{
-    lease::{Attached, LeaseStatus, condition, reason},
+    Follows,
+    lease::{Attached, LeaseStatus, condition, following, reason},
     time,
 };
 
@@ -70,6 +72,56 @@ pub struct Released {
     pub message: Box<str>,
 }
 
+/// What a lease follows, and whether that keeps it alive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Followed {
+    /// The source, like `node/worker-1`.
+    pub source: Box<str>,
+    /// The uid of the Pod that it is.
+    pub uid: Option<Uuid>,
+    /// The condition `Following`: its status, its reason, and since when. Absent as long as nobody knows, and after the end.
+    pub condition: Option<(bool, Box<str>, Millis)>,
+}
+
+impl Followed {
+    /// Whether the source keeps the lease alive.
+    pub fn is_alive(&self) -> bool {
+        matches!(self.condition, Some((true, ..)))
+    }
+
+    /// Whether the source was seen not to keep it alive: not since it couldn't be seen.
+    pub fn was_lost(&self) -> bool {
+        let unseen = |reason: &str| matches!(reason, following::NOT_ENABLED | following::UNWATCHED);
+        self.condition.as_ref().is_some_and(|(alive, reason, _)| !alive && !unseen(reason))
+    }
+
+    /// Why not, or that it does, for people.
+    pub fn explain(&self) -> String {
+        let source = &self.source;
+        let Some((_, reason, _)) = &self.condition else { return format!("follows {source}") };
+        match &**reason {
+            following::SOURCE_ALIVE => format!("{source} keeps it alive"),
+            following::SOURCE_MISSING => format!("{source} isn't there: the TTL runs"),
+            following::SOURCE_FINISHED => format!("{source} has finished"),
+            following::SOURCE_REPLACED => format!("{source} is another Pod now"),
+            following::SOURCE_ENDED => format!("{source} has ended: the TTL runs"),
+            following::CYCLE => format!("{source} follows this lease itself: only renewals keep it alive"),
+            following::CHAIN_TOO_LONG => {
+                format!("too many leases follow one another up to {source}: only renewals keep it alive")
+            }
+            following::NOT_ENABLED => format!(
+                "the operator isn't told to watch such a source (`--follow`): {source} can't be seen, and the lease \
+                 doesn't end by time"
+            ),
+            following::UNWATCHED => format!(
+                "the operator lacks a right that `lessor rbac` prints: {source} can't be seen, and the lease doesn't \
+                 end by time"
+            ),
+            _ => format!("follows {source}"),
+        }
+    }
+}
+
 /// A status, without what only the writer adds (its name, its term) and without text that follows from the rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Published {
@@ -91,6 +143,8 @@ pub struct Published {
     pub observed_generation: Option<i64>,
     /// What was attached.
     pub attached: Option<Attached>,
+    /// What the lease follows.
+    pub follows: Option<Box<Followed>>,
     /// The term under which this was written.
     pub term: Option<i64>,
 }
@@ -123,6 +177,14 @@ impl Published {
             }),
             observed_generation: status.observed_generation,
             attached: status.attached,
+            follows: status.follows.as_ref().map(|follows| {
+                Box::new(Followed {
+                    source: follows.source.as_str().into(),
+                    uid: follows.uid.as_deref().and_then(|uid| uid.parse().ok()),
+                    condition: condition(condition::FOLLOWING)
+                        .map(|c| (c.status == "True", c.reason.as_str().into(), since(c))),
+                })
+            }),
             term: status.term,
         }
     }
@@ -131,7 +193,7 @@ impl Published {
     /// stays behind.
     pub fn to_patch(&self, primary: &str, term: i64) -> Value {
         let generation = self.observed_generation;
-        let mut conditions = Vec::with_capacity(3);
+        let mut conditions = Vec::with_capacity(4);
         let mut push = |type_: &str, status: bool, reason: &str, message: String, since: Millis| {
             conditions.push(Condition {
                 type_: type_.to_owned(),
@@ -153,6 +215,11 @@ impl Published {
             };
             push(condition::EXPIRING, expiring, reason, message.to_owned(), since);
         }
+        if let Some(followed) = &self.follows
+            && let Some((alive, reason, since)) = &followed.condition
+        {
+            push(condition::FOLLOWING, *alive, reason, followed.explain(), *since);
+        }
         if let Some((released, since)) = &self.released {
             push(condition::RELEASED, released.done, &released.reason, released.message.to_string(), *since);
         }
@@ -167,6 +234,10 @@ impl Published {
             "endTime": self.end.map(micro),
             "remainingSeconds": self.remaining_seconds,
             "attached": self.attached,
+            "follows": self.follows.as_ref().map(|followed| Follows {
+                source: followed.source.to_string(),
+                uid: followed.uid.map(|uid| uid.to_string()),
+            }),
             "primary": primary,
             "term": term,
         })
@@ -202,6 +273,27 @@ impl Published {
         if self.expiring.is_none_or(|(old, _)| old != expiring) {
             self.expiring = Some((expiring, now));
         }
+    }
+
+    /// Sets what the lease follows (`uid`: the Pod that it is), and the condition `Following`; `None`: nobody knows, and what
+    /// was known of this source stands. The time of the condition moves only when its status does.
+    pub fn set_follows(
+        &mut self,
+        source: String,
+        uid: Option<Uuid>,
+        following: Option<(bool, &'static str)>,
+        now: Millis,
+    ) {
+        let old = self.follows.take().filter(|old| *old.source == *source);
+        let (old_uid, old_condition) = old.map(|old| (old.uid, old.condition)).unwrap_or_default();
+        let condition = match following {
+            None => old_condition,
+            Some((alive, reason)) => {
+                let since = old_condition.filter(|(old, ..)| *old == alive).map_or(now, |(.., since)| since);
+                Some((alive, reason.into(), since))
+            }
+        };
+        self.follows = Some(Box::new(Followed { source: source.into(), uid: uid.or(old_uid), condition }));
     }
 
     /// Sets the condition `Released`; its time moves only when its status does.
@@ -249,6 +341,12 @@ mod tests {
     fn a_status_reads_back_as_it_was_written() {
         let mut published = granted();
         published.set_expiring(true, 2_000);
+        published.set_follows(
+            "pod/web-0".to_owned(),
+            Some(Uuid::nil()),
+            Some((false, following::SOURCE_FINISHED)),
+            2_000,
+        );
         published.set_released(
             Released { done: false, reason: "Hindered".into(), message: "configmap a is immutable".into() },
             3_000,

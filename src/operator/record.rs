@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use thiserror::Error;
 use uuid::Uuid;
 
-use super::published::Published;
+use super::{follow::Follow, published::Published};
 use crate::api::{
     lease::{AfterExpiry, FINALIZER, Lease},
     time,
@@ -81,6 +81,8 @@ pub struct Record {
     pub suspend: bool,
     /// Whether the object stays after an expiry (`spec.afterExpiry: Retain`).
     pub retain: bool,
+    /// What it follows (`spec.renewFrom`).
+    pub follow: Option<Box<Follow>>,
     /// The status, as published.
     pub status: Published,
 }
@@ -92,12 +94,15 @@ impl Record {
     /// [`Unreadable`] when the metadata lacks what every stored object has.
     pub fn read(lease: &Lease) -> Result<Self, Unreadable> {
         let meta = &lease.metadata;
+        let place = Place::new(
+            meta.namespace.as_deref().ok_or(Unreadable::Metadata("namespace"))?,
+            meta.name.as_deref().ok_or(Unreadable::Metadata("name"))?,
+        );
+        let renew_from = lease.spec.renew_from.as_ref();
         let finalizers = || meta.finalizers.iter().flatten();
         Ok(Self {
-            place: Place::new(
-                meta.namespace.as_deref().ok_or(Unreadable::Metadata("namespace"))?,
-                meta.name.as_deref().ok_or(Unreadable::Metadata("name"))?,
-            ),
+            follow: renew_from.and_then(|from| Follow::read(&place.namespace, from)).map(Box::new),
+            place,
             uid: uid_of(meta.uid.as_deref())?,
             version: version_of(meta.resource_version.as_deref())?,
             generation: meta.generation.unwrap_or_default(),

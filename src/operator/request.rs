@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::{
     attached::{ObjectId, Removal},
+    follow::{Sighting, Source},
     record::{Place, Version},
 };
 use crate::api::{Lease, Lessor};
@@ -64,6 +65,11 @@ pub enum Request {
         /// The uid that must be there.
         uid: Uuid,
     },
+    /// Reads what leases follow, where that is no lease of ours.
+    ReadSource {
+        /// Which.
+        source: Source,
+    },
     /// Reads the metadata of an attached object.
     ReadObject {
         /// Which.
@@ -89,6 +95,7 @@ impl Request {
             Self::SetFinalizers { .. } => "set-finalizers",
             Self::WriteStatus { .. } => "write-status",
             Self::DeleteLease { .. } => "delete-lease",
+            Self::ReadSource { .. } => "read-source",
             Self::ReadObject { .. } => "read-object",
             Self::Remove { removal: Removal::Delete { .. }, .. } => "delete-object",
             Self::Remove { removal: Removal::Keys { .. } | Removal::Members { .. }, .. } => "remove-keys",
@@ -122,6 +129,8 @@ pub enum Answer {
     Lessor(Box<Lessor>),
     /// The lease, as it now is.
     Lease(Box<Lease>),
+    /// What is followed, as it now is.
+    Source(Box<Sighting>),
     /// The metadata of the object, as it now is.
     Object(Box<ObjectMeta>),
     /// This request deleted it, and it is gone.
@@ -136,7 +145,7 @@ impl Answer {
     /// A word for metrics.
     pub fn outcome(&self) -> &'static str {
         match self {
-            Self::Lessor(_) | Self::Lease(_) | Self::Object(_) | Self::Deleted => "ok",
+            Self::Lessor(_) | Self::Lease(_) | Self::Source(_) | Self::Object(_) | Self::Deleted => "ok",
             Self::Gone => "gone",
             Self::Refused(refusal) => refusal.outcome(),
         }

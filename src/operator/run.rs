@@ -1,6 +1,11 @@
 //! The shell of one replica: watches, requests and time on one side, the [`Replica`] on the other.
 
-use std::{collections::HashMap, future::Future, net::SocketAddr, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    future::Future,
+    net::SocketAddr,
+    time::Duration,
+};
 
 use http::{HeaderValue, header::USER_AGENT};
 use kube::{Client, Config, client::ClientBuilder};
@@ -14,6 +19,7 @@ use tracing::{Instrument, Span, field::Empty};
 
 use super::{
     admin::{self, Question},
+    follow::Lookout,
     hearing::Hearing,
     metrics::Metrics,
     recorder::Recorder,
@@ -103,7 +109,7 @@ pub async fn run_with(
         });
     }
     let shell = Shell {
-        server: Server::new(client, settings.lessor.clone()),
+        server: Server::new(client.clone(), settings.lessor.clone()),
         recorder,
         metrics,
         replica: Replica::new(settings),
@@ -111,6 +117,10 @@ pub async fn run_with(
         requests: JoinSet::new(),
         aborts: HashMap::new(),
         background,
+        client,
+        sender,
+        lookouts: HashMap::new(),
+        looking: JoinSet::new(),
     };
     shell.run(observations, questions, stop).await
 }
@@ -139,6 +149,11 @@ struct Shell {
     aborts: HashMap<Ticket, AbortHandle>,
     /// Watches and the like. None of them ends by itself.
     background: JoinSet<Result<(), Error>>,
+    client: Client,
+    sender: mpsc::Sender<watches::Observation>,
+    /// Watches of what leases follow.
+    lookouts: HashMap<Lookout, AbortHandle>,
+    looking: JoinSet<()>,
 }
 
 impl Shell {
@@ -199,6 +214,12 @@ impl Shell {
                     ended.map_err(Error::Task)??;
                     return Err(Error::Ended);
                 }
+                Some(ended) = self.looking.join_next() => match ended {
+                    // Given up by us.
+                    Err(error) if error.is_cancelled() => {}
+                    Err(error) => return Err(Error::Task(error)),
+                    Ok(()) => return Err(Error::Ended),
+                },
                 Some(question) = questions.recv() => question(&mut self.replica),
                 () = self.hearing.heard_again() => self.replica.heard_again(&self.hearing.now()),
                 () = wake => {}
@@ -225,11 +246,33 @@ impl Shell {
             };
             self.aborts.insert(ticket, self.requests.spawn(sending));
         }
+        if let Some(lookouts) = output.lookouts {
+            self.look_out(lookouts);
+        }
         for deed in output.deeds {
             self.metrics.count(deed);
         }
         for notice in output.notices {
             self.recorder.tell(notice);
+        }
+    }
+
+    /// Watches these for sources, and no others.
+    fn look_out(&mut self, lookouts: BTreeSet<Lookout>) {
+        let metrics = &self.metrics;
+        self.lookouts.retain(|lookout, watch| {
+            let stays = lookouts.contains(lookout);
+            if !stays {
+                watch.abort();
+                metrics.forget(lookout);
+            }
+            stays
+        });
+        for lookout in lookouts {
+            if !self.lookouts.contains_key(&lookout) {
+                let watch = watches::look_out(self.client.clone(), lookout.clone(), self.sender.clone());
+                self.lookouts.insert(lookout, self.looking.spawn(watch));
+            }
         }
     }
 }
@@ -255,8 +298,9 @@ mod tests {
         let (recorder, _) = Recorder::new(client.clone(), &settings, metrics.events());
         let mut background = JoinSet::new();
         background.spawn(task);
+        let (sender, observations) = mpsc::channel(1);
         let shell = Shell {
-            server: Server::new(client, settings.lessor.clone()),
+            server: Server::new(client.clone(), settings.lessor.clone()),
             recorder,
             metrics,
             replica: Replica::new(settings),
@@ -264,8 +308,11 @@ mod tests {
             requests: JoinSet::new(),
             aborts: HashMap::new(),
             background,
+            client,
+            sender,
+            lookouts: HashMap::new(),
+            looking: JoinSet::new(),
         };
-        let (_sender, observations) = mpsc::channel(1);
         let (_asking, questions) = mpsc::channel(1);
         shell.run(observations, questions, pending()).await
     }

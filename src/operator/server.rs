@@ -17,8 +17,9 @@ use uuid::Uuid;
 
 use super::{
     attached::{ObjectId, Removal},
+    follow::{Heartbeat, PodLife, SourceKind},
     members,
-    record::Version,
+    record::{Place, Version},
     request::{Answer, Refusal, Request},
 };
 use crate::api::{Key, Lease, Lessor, attachment::Propagation, lease::TERM_MESSAGE, lessor::LessorSpec};
@@ -96,6 +97,23 @@ impl Server {
                 let params = DeleteParams::background().preconditions(preconditions);
                 let deleted = leases(&lease.namespace).delete(&lease.name, &params).await?;
                 deleted.either(|lease| Answer::Lease(Box::new(lease)), |_| Answer::Deleted)
+            }
+            Request::ReadSource { source } => {
+                let Place { namespace, name } = &source.place;
+                let sighting = match source.kind {
+                    SourceKind::Pod => {
+                        Api::<PodLife>::namespaced(self.client.clone(), namespace).get(name).await?.sighting()
+                    }
+                    SourceKind::CoordinationLease | SourceKind::Node | SourceKind::Lease => {
+                        Api::<Heartbeat>::namespaced(self.client.clone(), namespace)
+                            .get(name)
+                            .await?
+                            .sighting()
+                    }
+                };
+                let unreadable =
+                    || Answer::Refused(Refusal::Invalid("it lacks what every object has".to_owned()));
+                sighting.map_or_else(unreadable, |sighting| Answer::Source(Box::new(sighting)))
             }
             Request::ReadObject { object } => {
                 let meta = self.objects(&object).get_metadata(&object.place.name).await?;

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
 
-use super::{kinds::Attachable, sight::Scope};
+use super::{follow::SourceKind, kinds::Attachable, sight::Scope};
 
 /// Settings of one replica.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,6 +15,8 @@ pub struct Settings {
     pub namespaces: Vec<String>,
     /// The kinds whose objects can be attached, each once.
     pub attachable: Vec<Attachable>,
+    /// The kinds of sources that leases can follow, beside leases.
+    pub follow: Vec<SourceKind>,
     /// The shortest TTL that is granted.
     pub min_ttl: Duration,
     /// The longest TTL that is granted.
@@ -50,6 +52,7 @@ impl Default for Settings {
             identity: "lessor".to_owned(),
             namespaces: Vec::new(),
             attachable: vec![Attachable::config_maps()],
+            follow: Vec::new(),
             min_ttl: Duration::from_secs(5),
             max_ttl: Duration::from_secs(crate::api::lease::MAX_SECONDS.unsigned_abs()),
             max_clock_skew: Duration::from_secs(2),

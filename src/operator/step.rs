@@ -5,7 +5,10 @@
 
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::{
+    follow::Source,
     hearing::Now,
     published::{Grant, Published, Released, State},
     record::{Record, from_millis, millis},
@@ -26,6 +29,21 @@ pub struct Held {
     pub due: bool,
     /// For how long it has run out.
     pub overdue: Option<Duration>,
+    /// Whether it is over however often it is renewed.
+    pub capped: bool,
+}
+
+/// What a lease follows, and how it stands with that.
+#[derive(Clone, Copy, Debug)]
+pub struct Following<'a> {
+    /// The source.
+    pub source: &'a Source,
+    /// The uid of the Pod that it is.
+    pub uid: Option<Uuid>,
+    /// The condition `Following`: its status and reason. `None`: nobody knows.
+    pub condition: Option<(bool, &'static str)>,
+    /// Whether it has to be read before the lease may end by time.
+    pub unread: bool,
 }
 
 /// All that a decision depends on.
@@ -53,6 +71,8 @@ pub struct Situation<'a> {
     pub hindrance: Option<&'a str>,
     /// Until when an ended lease stays, for attachments that were not yet seen.
     pub linger_until: Duration,
+    /// What it follows.
+    pub following: Option<Following<'a>>,
     /// Settings.
     pub settings: &'a Settings,
     /// The clocks.
@@ -81,6 +101,8 @@ pub enum Act {
     AddFinalizer,
     /// Write its status: the grant.
     Grant(Box<Published>),
+    /// Read what it follows: its time has run out, as far as is known.
+    Confirm,
     /// Write its status: the end.
     End(Box<Published>),
     /// Write its status: something its holder is waiting for.
@@ -120,22 +142,33 @@ impl Situation<'_> {
         match self.held {
             None if record.status.is_granted() => Step::Rest,
             None => Step::Act(Act::Grant(self.grant())),
-            Some(held) if held.due => Step::Act(Act::End(self.end(State::Expired))),
+            Some(held) if held.due => match self.following {
+                Some(following) if following.unread && !held.capped => Step::Act(Act::Confirm),
+                _ => Step::Act(Act::End(self.end(State::Expired))),
+            },
             Some(held) => self.while_active(held),
         }
     }
 
     fn while_active(&self, held: Held) -> Step {
         let (old, new) = (&self.record.status, self.current(held));
+        let pod = |status: &Published| status.follows.as_ref().and_then(|follows| follows.uid);
+        let follows = old.follows.is_some() || new.follows.is_some();
         let awaited = old.state() != new.state()
             || old.remaining_seconds != new.remaining_seconds
             || old.grant != new.grant
             || old.expiring.is_some_and(|(expiring, _)| expiring)
                 != new.expiring.is_some_and(|(expiring, _)| expiring)
-            || old.expiry.is_some() != new.expiry.is_some()
+            || (old.expiry.is_some() != new.expiry.is_some() && !follows)
+            // Whoever comes later must know which Pod it is.
+            || pod(old) != pod(&new)
             || self.nearer;
         if awaited {
             return Step::Act(Act::Publish(Box::new(new)));
+        }
+        if old.follows != new.follows || old.expiry.is_some() != new.expiry.is_some() {
+            // News for people, of which there may be much at once.
+            return Step::Refresh(Box::new(new));
         }
 
         let mut wake = None;
@@ -213,8 +246,8 @@ impl Situation<'_> {
         });
         let cap = self.record.max_lifetime_seconds.map(seconds);
         let remaining = cap.map_or(ttl, |cap| cap.min(ttl));
-        let held =
-            Held { ttl, deadline: Some(self.now.lease + remaining), remaining, due: false, overdue: None };
+        let deadline = Some(self.now.lease + remaining);
+        let held = Held { ttl, deadline, remaining, due: false, overdue: None, capped: false };
         Box::new(self.with_current(status, held))
     }
 
@@ -230,6 +263,9 @@ impl Situation<'_> {
         status.set_state(state, wall);
         if status.expiring.is_some() {
             status.expiring = None;
+        }
+        if let Some(follows) = &mut status.follows {
+            follows.condition = None;
         }
         Box::new(status)
     }
@@ -247,6 +283,16 @@ impl Situation<'_> {
             grant.ttl_seconds = whole_seconds(held.ttl);
             grant.time = self.granted_by.map_or(grant.time, |by| by.max(grant.time));
         }
+        match self.following {
+            None => status.follows = None,
+            Some(Following { source, uid, condition, .. }) => {
+                status.set_follows(source.to_string(), uid, condition, wall);
+            }
+        }
+        let expiring = self.warn_before().is_some_and(|warn| held.remaining <= warn && !self.record.suspend);
+        if expiring || status.expiring.is_some() {
+            status.set_expiring(expiring, wall);
+        }
         if self.record.suspend {
             status.set_state(State::Suspended, wall);
             status.expiry = None;
@@ -262,10 +308,10 @@ impl Situation<'_> {
             });
             // The end of time, as far as the API can write it.
             status.expiry = status.expiry.map(|expiry| millis(from_millis(expiry)));
-        }
-        let expiring = self.warn_before().is_some_and(|warn| held.remaining <= warn && !self.record.suspend);
-        if expiring || status.expiring.is_some() {
-            status.set_expiring(expiring, wall);
+            // As long as something keeps it alive, nobody needs to know when it would end otherwise.
+            if !expiring && status.follows.as_ref().is_some_and(|follows| follows.is_alive()) {
+                status.expiry = None;
+            }
         }
         status
     }
@@ -349,6 +395,7 @@ mod tests {
             remaining,
             due: false,
             overdue: None,
+            capped: false,
         };
         let now = Now {
             mono: Duration::from_secs(now),
@@ -371,6 +418,7 @@ mod tests {
             attached: Attached::default(),
             hindrance: None,
             linger_until: Duration::ZERO,
+            following: None,
             settings: &Settings::default(),
             now: &now,
         };

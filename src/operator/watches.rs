@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
     Api, Client, Resource,
     api::DynamicObject,
@@ -15,6 +15,7 @@ use tokio::{sync::mpsc, task::JoinSet};
 pub use super::watch::{Failure, Seen, failure_of};
 use super::{
     attached::{Kind, is_attached},
+    follow::{Heartbeat, Lookout, PodLife, Sighting, SourceKind},
     kinds::{Attachable, KindName, discover},
     run::Error,
     settings::Settings,
@@ -37,6 +38,8 @@ pub enum Observation {
     Kind(KindName, Result<Arc<Kind>, Failure>),
     /// Of objects of a kind, in a namespace (`None`: in all).
     Object(Arc<Kind>, Scope, Seen<ObjectMeta>),
+    /// Of what leases follow.
+    Source(Lookout, Seen<Sighting>),
 }
 
 /// Starts all watches: of our `Lessor`, of leases, and of each kind that can be attached. None of them ends by itself.
@@ -91,6 +94,43 @@ fn readable<K>(object: DeserializeGuard<K>) -> Option<K> {
             None
         }
     }
+}
+
+/// Watches what leases follow. Doesn't end by itself.
+pub async fn look_out(client: Client, lookout: Lookout, sender: mpsc::Sender<Observation>) {
+    match lookout.kind {
+        SourceKind::Pod => look_for(client, lookout, sender, PodLife::sighting).await,
+        SourceKind::CoordinationLease | SourceKind::Node | SourceKind::Lease => {
+            look_for(client, lookout, sender, Heartbeat::sighting).await;
+        }
+    }
+}
+
+async fn look_for<K>(
+    client: Client,
+    lookout: Lookout,
+    sender: mpsc::Sender<Observation>,
+    read: fn(K) -> Option<Sighting>,
+) where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + DeserializeOwned
+        + fmt::Debug
+        + Send
+        + 'static,
+{
+    let api: Api<K> = match &lookout.namespace {
+        None => Api::all(client),
+        Some(namespace) => Api::namespaced(client, namespace),
+    };
+    let fields = lookout.name.as_ref().map(|name| format!("metadata.name={name}"));
+    let open = move |params, version: String| {
+        let api = api.clone();
+        async move { Ok(api.watch(&params, &version).await?.boxed()) }.boxed()
+    };
+    // These kinds are always there: one that seems to be missing is waited for.
+    let watch = Watch { open: Box::new(open), fields, read, counts: |_| true, of_our_own: true };
+    watch.keep(|seen| sender.send(Observation::Source(lookout.clone(), seen)).map(|sent| sent.is_ok())).await;
 }
 
 /// Finds a kind and watches it everywhere, until it isn't there any more; then looks for it again.

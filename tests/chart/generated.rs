@@ -3,6 +3,8 @@
 
 use std::{fs, path::Path};
 
+use k8s_openapi::ByteString;
+
 use crate::release::{CHART, render};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
@@ -29,6 +31,15 @@ pub(crate) async fn what_the_chart_takes_from_deploy_is_the_same_there() {
         let plain = fs::read_to_string(format!("{ROOT}/deploy/{name}")).expect("a file");
         check(&format!("charts/lessor/files/{name}"), &plain);
     }
+}
+
+pub(crate) async fn the_icon_is_part_of_the_chart() {
+    let icon = fs::read(format!("{CHART}/icon.svg")).expect("an icon");
+    let icon = serde_json::to_string(&ByteString(icon)).expect("base64");
+    let icon = format!("icon: data:image/svg+xml;base64,{}", icon.trim_matches('"'));
+    let chart = fs::read_to_string(format!("{CHART}/Chart.yaml")).expect("the chart");
+    let lines = chart.lines().map(|line| if line.starts_with("icon:") { icon.as_str() } else { line });
+    check("charts/lessor/Chart.yaml", &format!("{}\n", lines.collect::<Vec<_>>().join("\n")));
 }
 
 pub(crate) async fn the_plain_yaml_is_the_rendered_chart() {

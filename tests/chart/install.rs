@@ -18,15 +18,8 @@ pub(crate) async fn a_fresh_install_serves_the_whole_cluster_and_its_own_test_pa
     })
     .await;
 
-    // `helm test`, the Pod played by this test.
-    let (pods, others): (Vec<_>, Vec<_>) =
-        release.hooks("test").await.into_iter().partition(|hook| hook["kind"] == "Pod");
-    release.apply(&others).await;
-    let pod: Pod = serde_json::from_value(pods[0].clone()).expect("a Pod");
-    let check = release.start(&pod.spec.expect("a spec"), "check").await;
-    let status = check.wait().await.expect("an end");
-    assert!(status.success(), "{}", check.log());
-    assert!(check.log().contains("the lease is gone"), "{}", check.log());
+    let said = helm_test(&release).await;
+    assert!(said.contains("the lease is gone"), "{said}");
 
     // Any namespace is served.
     release.granted("anywhere", json!({"ttlSeconds": 1})).await;
@@ -54,6 +47,33 @@ pub(crate) async fn a_release_for_two_namespaces_serves_both_and_may_nothing_els
     assert!(is_forbidden(elsewhere.delete("any", &Default::default()).await));
     assert!(is_forbidden(Api::<Lease>::all(client).list(&ListParams::default()).await));
     drop(operator);
+}
+
+/// In a dry run, where nothing goes, its own test passes too.
+pub(crate) async fn a_dry_run_is_tested_by_seeing_that_everything_stays() {
+    let cluster = Alone::new().await;
+    let mut settings = quick("default");
+    settings["dryRun"] = json!(true);
+    let release = Release::install(&cluster, "lessor", "install-2", json!({"settings": settings})).await;
+    let operator = release.primary().await;
+    let said = helm_test(&release).await;
+    assert!(said.contains("still there"), "{said}");
+    // What it made it has taken away itself: no finalizer keeps it.
+    let left: Api<Lease> = Api::all(release.client.clone());
+    assert_eq!(left.list(&ListParams::default()).await.expect("leases").items.len(), 0);
+    drop(operator);
+}
+
+/// `helm test`, its Pod played by this test: what it says.
+async fn helm_test(release: &Release<'_>) -> String {
+    let (pods, others): (Vec<_>, Vec<_>) =
+        release.hooks("test").await.into_iter().partition(|hook| hook["kind"] == "Pod");
+    release.apply(&others).await;
+    let pod: Pod = serde_json::from_value(pods[0].clone()).expect("a Pod");
+    let check = release.start(&pod.spec.expect("a spec"), "check").await;
+    let status = check.wait().await.expect("an end");
+    assert!(status.success(), "{}", check.log());
+    check.log()
 }
 
 fn is_forbidden<T>(result: kube::Result<T>) -> bool {

@@ -27,6 +27,7 @@ mod world;
 mod attachment;
 #[path = "../e2e/bad_input.rs"]
 mod bad_input;
+#[allow(dead_code, reason = "`served` says which are left out")]
 #[path = "../e2e/crash.rs"]
 mod crash;
 #[allow(dead_code, reason = "`served` says which are left out")]
@@ -56,7 +57,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 
 /// How many run at once, unless `--test-threads` says so: they wait more than they work.
-const AT_ONCE: usize = 12;
+const AT_ONCE: usize = 10;
 
 /// A test with a runtime of its own.
 fn trial<F: Future<Output = ()>>(name: String, test: impl FnOnce() -> F + Send + 'static) -> Trial {
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
     // Those that wait for one another come first.
     let mut trials = trials![
         install::a_fresh_install_serves_the_whole_cluster_and_its_own_test_passes,
+        install::a_dry_run_is_tested_by_seeing_that_everything_stays,
         lifecycle::an_upgrade_brings_new_fields_and_a_rollback_keeps_all_leases,
         lifecycle::leases_survive_an_uninstall_can_be_deleted_then_and_are_served_again_by_the_next_install,
         lifecycle::an_uninstall_that_keeps_nothing_leaves_nothing,
@@ -102,6 +104,7 @@ fn main() -> ExitCode {
         render::the_dashboard_and_the_alerts_ask_only_for_metrics_that_there_are,
         generated::the_definitions_in_the_chart_are_those_of_the_code,
         generated::what_the_chart_takes_from_deploy_is_the_same_there,
+        generated::the_icon_is_part_of_the_chart,
         generated::the_plain_yaml_is_the_rendered_chart,
         generated::the_table_in_the_readme_lists_all_values,
         generated::each_value_has_a_line_that_explains_it,

@@ -4,6 +4,7 @@
 //! Not here are those that say nothing of rights and would only take their time:
 //! - `cost`: what is asked is the same, whoever asks; at rest an account of its own already asks nothing;
 //! - `process::it_waits_for_crds_that_are_missing_and_says_so`: nothing that needs a right happens before there are CRDs;
+//! - `crash::restarts_move_no_deadline_by_more_than_a_few_seconds_however_often`: half a minute for what others show too;
 //! - hundreds of leases, renewals and keys at once (in `expiry`, `renewal` and `removal`): the same requests, only more.
 
 use libtest_mimic::Trial;
@@ -48,7 +49,6 @@ with_the_charts_rights![
     crash::an_end_is_complete_though_the_operator_dies_after_any_step_of_it,
     crash::what_a_dead_operator_had_sent_does_no_harm_when_it_arrives_late,
     crash::leases_that_ended_while_no_operator_ran_end_afterwards,
-    crash::restarts_move_no_deadline_by_more_than_a_few_seconds_however_often,
     expiry::a_lease_that_is_not_renewed_ends_after_its_deadline_and_never_before,
     expiry::a_lease_with_nothing_attached_ends_too,
     expiry::a_lease_made_before_any_operator_runs_is_granted_a_full_ttl_by_the_first,

@@ -122,8 +122,12 @@ pub(crate) async fn an_end_that_was_decided_before_a_renewal_never_goes_through(
     .await;
     assert_eq!(overtaken.code, 409, "{overtaken}");
     sleep_until(renewed + Duration::from_millis(1500)).await;
-    assert!(!world.leases().get("lease").await.expect("it lives").is_ended());
-    world.map("attached").await;
+    let (lease, map) = (world.leases().get_opt("lease").await, world.config_maps().get_opt("attached").await);
+    // On a slow machine it may be over by now, and in time: what follows looks at that.
+    if renewed.elapsed() < Duration::from_secs(2) {
+        assert!(lease.expect("an answer").is_some_and(|lease| !lease.is_ended()));
+        assert!(map.expect("an answer").is_some());
+    }
     world.wait_gone("lease").await;
     world.wait_map_gone("attached").await;
     world.print_lateness("lease");

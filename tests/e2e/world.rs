@@ -54,6 +54,9 @@ pub(crate) async fn cluster() -> &'static Cluster {
         let builder = Cluster::builder().controller_manager(true);
         // So that it shows which keys a patch was to remove.
         let builder = builder.audit_level("", "configmaps", Level::Request);
+        // What leases follow, for the checker.
+        let builder = builder.audit_level("coordination.k8s.io", "leases", Level::RequestResponse);
+        let builder = builder.audit_level("", "pods", Level::RequestResponse);
         let cluster = builder.start().await.expect("a cluster");
         install_crds(&cluster).await;
         cluster

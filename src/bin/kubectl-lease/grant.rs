@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use lessor::client::{Grant, HeldLease};
+use lessor::{
+    api::{OnLoss, PodSource, RenewFrom, SourceName},
+    client::{Grant, HeldLease},
+};
 
 use crate::{
     attach,
@@ -27,6 +30,10 @@ Examples:
   # Register a service in a shared ConfigMap, for as long as this command runs
   kubectl lease grant web-1 --ttl 30s --attach configmap/endpoints:web-1 --keep-alive --revoke
 
+  # What lives as long as its node does, or its Pod, without a write
+  kubectl lease grant worker-1 --ttl 40s --follow node/worker-1 --attach configmap/caches:worker-1
+  kubectl lease grant web-0 --ttl 30s --follow pod/web-0 --on-loss end
+
   # A preview that goes after three days at the latest, and stays visible after that
   kubectl lease grant preview-42 --ttl 1d --max-lifetime 3d --warn-before 1h --retain")]
 pub(crate) struct Args {
@@ -35,6 +42,15 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     terms: Terms,
+
+    /// What keeps it alive without a write: node/NAME, pod/NAME, lease/NAME or coordination/NAME (a Lease of
+    /// coordination.k8s.io). The operator has to be told to look at it
+    #[arg(long, value_name = "KIND/NAME", value_parser = source)]
+    follow: Option<RenewFrom>,
+
+    /// With --follow pod/NAME: what becomes of the lease when the Pod is lost
+    #[arg(long, value_enum, requires = "follow", default_value_t = Loss::RunOut)]
+    on_loss: Loss,
 
     /// Attach an object, or keys of it, like configmap/sessions:alice,bob; may be given several times
     #[arg(long = "attach", value_name = "KIND/NAME[:KEY,…]")]
@@ -50,6 +66,31 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     output: Output,
+}
+
+/// What becomes of a lease whose Pod is lost.
+#[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    /// Its TTL runs from then on
+    RunOut,
+    /// It ends at once
+    End,
+}
+
+/// `node/worker-1`, and the like.
+fn source(text: &str) -> Result<RenewFrom, String> {
+    let wrong =
+        || "write node/NAME, pod/NAME, lease/NAME or coordination/NAME, like node/worker-1".to_owned();
+    let (kind, name) = text.split_once('/').filter(|(_, name)| !name.is_empty()).ok_or_else(wrong)?;
+    let named = Some(SourceName { name: name.to_owned() });
+    let from = RenewFrom::default();
+    Ok(match kind {
+        "node" => RenewFrom { node: named, ..from },
+        "pod" => RenewFrom { pod: Some(PodSource { name: name.to_owned(), ..PodSource::default() }), ..from },
+        "lease" => RenewFrom { lease: named, ..from },
+        "coordination" => RenewFrom { coordination_lease: named, ..from },
+        _ => return Err(wrong()),
+    })
 }
 
 /// What a lease shall be like.
@@ -143,7 +184,18 @@ pub(crate) async fn run(args: Args, session: &Session, screen: &mut Screen) -> O
         attach::check(session, &target, written).await?;
         targets.push((target, written));
     }
-    let held = session.leases.grant(&args.terms.grant(&args.name)).await?;
+    let mut grant = args.terms.grant(&args.name);
+    if let Some(mut source) = args.follow {
+        match (&mut source.pod, args.on_loss) {
+            (Some(pod), Loss::End) => pod.on_loss = OnLoss::End,
+            (None, Loss::End) => {
+                return Err(Failure::new(OTHER, "--on-loss is for Pods: write --follow pod/NAME"));
+            }
+            (_, Loss::RunOut) => {}
+        }
+        grant = grant.follow(source);
+    }
+    let held = session.leases.grant(&grant).await?;
     let quiet = !matches!(args.output.output, Format::Table | Format::Wide);
     if !quiet {
         screen.line(format!("{} {}", full_name(held.name()), args.terms.granted(&held)))?;

@@ -84,7 +84,12 @@ pub(crate) async fn run(args: Args, session: &Session, screen: &mut Screen) -> O
             crate::failure::note(format!("no leases {place}"));
         }
         Format::Table | Format::Wide => {
-            let shape = Shape { namespaces: args.scope.all_namespaces, wide: format == Format::Wide };
+            let shape = Shape {
+                namespaces: args.scope.all_namespaces,
+                // Where nobody follows anything, there is no column for it.
+                follows: readings.iter().any(|reading| reading.follows().is_some()),
+                wide: format == Format::Wide,
+            };
             let mut table = Table::new(shape.columns());
             readings.iter().for_each(|reading| table.push(shape.row(reading)));
             screen.table(&table)?;
@@ -140,12 +145,16 @@ fn sort(readings: &mut [Reading], by: SortBy) {
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     namespaces: bool,
+    follows: bool,
     wide: bool,
 }
 
 impl Shape {
     fn columns(self) -> Vec<&'static str> {
         let mut columns = vec!["NAME", "TTL", "REMAINING", "HOLDER", "STATE", "ATTACHED", "AGE"];
+        if self.follows {
+            columns.insert(columns.len() - 1, "FOLLOWS");
+        }
         if self.namespaces {
             columns.insert(0, "NAMESPACE");
         }
@@ -168,6 +177,9 @@ impl Shape {
             Cell::new(attached(status.and_then(|status| status.attached))),
             text(reading.age()),
         ];
+        if self.follows {
+            row.insert(row.len() - 1, Cell::new(reading.follows().unwrap_or_default().to_owned()));
+        }
         if self.namespaces {
             row.insert(0, Cell::new(lease.metadata.namespace.clone().unwrap_or_default()));
         }

@@ -217,8 +217,19 @@ pub(crate) fn sentence(reading: &Reading) -> String {
             parts.push(ago.map_or_else(|| word.to_owned(), |ago| format!("{word} {} ago", short(ago))));
         }
     }
+    parts.extend(follows(reading));
     parts.extend(reading.lease.spec.holder.as_ref().map(|holder| format!("held by {holder}")));
     parts.join(", ")
+}
+
+/// What a lease follows, and why that doesn't keep it alive, if it doesn't: `follows node/a in vain (SourceMissing)`.
+fn follows(reading: &Reading) -> Option<String> {
+    let source = reading.follows()?;
+    let vain = reading.following().filter(|following| following.status != "True");
+    Some(vain.map_or_else(
+        || format!("follows {source}"),
+        |following| format!("follows {source} in vain ({})", following.reason),
+    ))
 }
 
 /// Objects as kubectl lists them.

@@ -94,6 +94,8 @@ fn summary(reading: &Reading) -> serde_json::Value {
         "askedTTLSeconds": reading.lease.spec.ttl_seconds,
         "grantedTTLSeconds": reading.granted_ttl().map(seconds),
         "remainingSeconds": reading.remaining().map(seconds),
+        "follows": reading.follows(),
+        "following": reading.following().map(|following| &following.reason),
         "fencingToken": status.and_then(|status| status.fencing_token),
     })
 }

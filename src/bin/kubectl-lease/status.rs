@@ -6,7 +6,7 @@ use clap::Args as ClapArgs;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, core::ObjectList};
 use lessor::{
-    api::{GROUP, Lessor, VERSION},
+    api::{GROUP, Lessor, VERSION, lease::following},
     client::{Error, Listing, Reading, State},
 };
 use serde_json::json;
@@ -23,6 +23,10 @@ const LEADERLESS: &str =
 /// How long a grant, or an end, may be late before it's worth a line: an operator that changes its primary
 /// needs this.
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Why a lease follows in vain, where that doesn't change by itself.
+const NEEDS_SOMEBODY: [&str; 4] =
+    [following::NOT_ENABLED, following::UNWATCHED, following::CYCLE, following::CHAIN_TOO_LONG];
 
 /// Show who is primary, and what needs attention
 ///
@@ -177,6 +181,12 @@ fn trouble(reading: &Reading) -> Option<String> {
         State::Pending => {
             let age = reading.age().filter(|age| *age > PATIENCE)?;
             Some(format!("not granted for {}: does an operator serve this namespace?", short(age)))
+        }
+        // What is missing may come; of these somebody has to do something.
+        State::Granted | State::Suspended
+            if reading.following().is_some_and(|following| NEEDS_SOMEBODY.contains(&&*following.reason)) =>
+        {
+            Some(reading.following()?.message.clone())
         }
         State::Granted if reading.remaining() == Some(Duration::ZERO) => {
             let expiry = reading.lease.status.as_ref()?.expiry_time.as_ref()?.0;

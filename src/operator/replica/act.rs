@@ -131,6 +131,8 @@ impl Replica {
             Step::Act(Act::Read) => (Doing::Read, Request::ReadLease { lease }),
             // An answer from long ago says nothing about now: the server may have hung since.
             Step::Act(Act::End(_)) if now.silence > FRESH => (Doing::Read, Request::ReadLease { lease }),
+            Step::Act(Act::Confirm) if now.silence > FRESH => (Doing::Read, Request::ReadLease { lease }),
+            Step::Act(Act::Confirm) => (Doing::Confirm(now.lease), self.confirmation(uid, now)?),
             Step::Act(Act::AddFinalizer) => {
                 let finalizers = record.finalizers_with(true);
                 (Doing::Prepare, Request::SetFinalizers { lease, uid, version, finalizers })
@@ -140,16 +142,12 @@ impl Replica {
                 let deadline = deadline.filter(|_| status.state() == Some(State::Expired));
                 (Doing::End(deadline, status.attached.unwrap_or_default()), write(status))
             }
-            Step::Act(Act::Publish(status)) => {
-                let warned = |status: &Published| status.expiring.is_some_and(|(expiring, _)| expiring);
-                let news = warned(status) && !warned(&record.status);
-                (if news { Doing::Warn } else { Doing::Publish }, write(status))
-            }
+            Step::Act(Act::Publish(status)) => (news(&record.status, status), write(status)),
             Step::Refresh(status) => {
                 if !self.refreshes.take(now.mono) {
                     return None;
                 }
-                (Doing::Publish, write(status))
+                (news(&record.status, status), write(status))
             }
             Step::Act(Act::RemoveFinalizer) => {
                 let finalizers = record.finalizers_with(false);
@@ -172,5 +170,19 @@ impl Replica {
         let ticket = self.next_ticket;
         self.flights.insert(ticket, Flight { cause, request: request.clone(), sent_at: now.mono });
         self.out.requests.push((ticket, request, by));
+    }
+}
+
+/// What a write of status says that people should hear of.
+fn news(old: &Published, new: &Published) -> Doing {
+    let warned = |status: &Published| status.expiring.is_some_and(|(expiring, _)| expiring);
+    let following = |status: &Published| {
+        let followed = status.follows.as_ref()?;
+        followed.condition.as_ref().map(|(alive, reason, _)| (*alive, reason.clone()))
+    };
+    match following(new) {
+        Some(now) if following(old).as_ref() != Some(&now) => Doing::Follow,
+        _ if warned(new) && !warned(old) => Doing::Warn,
+        _ => Doing::Publish,
     }
 }

@@ -26,6 +26,9 @@ impl Replica {
                 }
                 self.writer.done(&Work::Approach, WorkResult::None, false, flight.sent_at, now.mono);
             }
+            Cause::Lease(uid, Doing::Confirm(asked)) => {
+                self.confirm_answered(uid, asked, &flight, answer, now)
+            }
             Cause::Lease(uid, doing) => self.lease_answered(uid, doing, &flight, answer, now),
             Cause::Object(ref id, version, ref leases) => {
                 self.object_answered(id, version, leases, &flight, answer, now)
@@ -33,6 +36,7 @@ impl Replica {
             Cause::Arbitration => self.arbitration_answered(&flight, &answer, now),
             Cause::Check(ref work) => self.check_answered(work, &flight, answer, now),
             Cause::Kinds => self.kinds_answered(&answer, now),
+            Cause::Look => self.look_answered(&flight.request, answer, now),
         }
         self.follow_role(now);
     }
@@ -54,7 +58,7 @@ impl Replica {
             Answer::Lease(_) | Answer::Object(_) | Answer::Lessor(_) | Answer::Deleted => {
                 (WorkResult::Extend, false)
             }
-            Answer::Gone => (WorkResult::None, false),
+            Answer::Gone | Answer::Source(_) => (WorkResult::None, false),
             Answer::Refused(refusal) => {
                 self.lease_refused(uid, doing, refusal);
                 (WorkResult::None, !matches!(refusal, Refusal::Conflict | Refusal::LowerTerm))
@@ -81,7 +85,7 @@ impl Replica {
     }
 
     /// An answer says that a lease is gone, whatever the watch still shows.
-    fn bury_lease(&mut self, uid: Uuid, now: &Now) {
+    pub(super) fn bury_lease(&mut self, uid: Uuid, now: &Now) {
         self.leases.bury(uid);
         self.lose_lease(uid, Version::MAX, now);
     }
@@ -115,7 +119,12 @@ impl Replica {
                 let entry = self.leases.get(&uid);
                 let ttl = entry.map(|entry| granted_ttl(entry.record.ttl_seconds, &self.settings));
                 let note = ttl.map_or("granted".to_owned(), |ttl| format!("granted for {} s", ttl.as_secs()));
+                self.tell_following(uid, place.clone(), false);
                 (Some(Deed::Granted), "Granted", note)
+            }
+            Doing::Follow => {
+                self.tell_following(uid, place, true);
+                return;
             }
             Doing::Warn => (None, "Expiring", "ends soon unless it is renewed".to_owned()),
             Doing::End(deadline, attached) => {
@@ -138,13 +147,23 @@ impl Replica {
             }
             Doing::Release => (Some(Deed::Released), "Released", "all that was attached is gone".to_owned()),
             Doing::Abandon => (None, "Abandoned", ABANDONED.to_owned()),
-            Doing::Read | Doing::Prepare | Doing::Publish | Doing::Delete => {
+            Doing::Read | Doing::Confirm(_) | Doing::Prepare | Doing::Publish | Doing::Delete => {
                 tracing::debug!(lease = %place, ?doing, "done");
                 return;
             }
         };
         self.out.deeds.extend(deed);
         self.out.notices.push(Notice::normal(About::Lease(place, uid), reason, note));
+    }
+
+    /// Tells whether what a lease follows keeps it alive; that it does only where that is `news`.
+    fn tell_following(&mut self, uid: Uuid, place: Place, news: bool) {
+        let about = About::Lease(place, uid);
+        self.out.notices.extend(match self.explain_following(uid) {
+            Some((true, note)) if news => Some(Notice::normal(about, "Following", note)),
+            Some((false, note)) => Some(Notice::warning(about, "NotFollowing", note)),
+            _ => None,
+        });
     }
 
     pub(super) fn object_answered(
@@ -179,7 +198,7 @@ impl Replica {
             }
             Answer::Gone => self.lose_object(id, Some(version), now),
             Answer::Refused(refusal) => self.object_refused(id, version, &refusal, now),
-            Answer::Lease(_) | Answer::Lessor(_) => {}
+            Answer::Lease(_) | Answer::Lessor(_) | Answer::Source(_) => {}
         }
     }
 

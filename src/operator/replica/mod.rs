@@ -5,7 +5,11 @@
 
 mod act;
 mod answers;
+<<<<<<< HEAD
 mod digest;
+=======
+mod follow;
+>>>>>>> main
 mod kinds;
 mod next;
 mod observe;
@@ -29,6 +33,7 @@ use super::{
     attached::{AttachedObjects, Hindrance, Kind, Object, ObjectId, Removal},
     budget::Budget,
     deed::Deed,
+    follow::{Follows, Lookout, SourceKind, Standing, Time, Turn},
     hearing::Now,
     leases::{Entry, Leases},
     notice::{About, Notice},
@@ -37,7 +42,7 @@ use super::{
     request::{Answer, Refusal, Request},
     settings::Settings,
     sight::{Scope, Sights},
-    step::{Act, Situation, Step, granted_ttl},
+    step::{Act, Following, Situation, Step, granted_ttl},
     timers::Timers,
     watches::{Failure, Observation, Seen},
 };
@@ -72,6 +77,8 @@ pub struct Output {
     pub notices: Vec<Notice>,
     /// Count these.
     pub deeds: Vec<Deed>,
+    /// From now on, watch these for sources that leases follow, and no others; `None`: as before.
+    pub lookouts: Option<BTreeSet<Lookout>>,
 }
 
 /// A request under way.
@@ -95,16 +102,22 @@ enum Cause {
     Check(Work),
     /// The state of kinds, for people.
     Kinds,
+    /// A source that no watch will show by itself.
+    Look,
 }
 
 /// What a request for a lease was meant to do, to tell people when it's done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Doing {
     Read,
+    /// With the lease time at which it was asked for.
+    Confirm(LeaseTime),
     Prepare,
     Grant,
     Publish,
     Warn,
+    /// Whether what it follows keeps it alive.
+    Follow,
     /// With the deadline, unless it is a revoke, and with what goes.
     End(Option<LeaseTime>, Attached),
     Release,
@@ -144,6 +157,9 @@ pub struct Replica {
     leases_seen: BTreeMap<Scope, bool>,
     sights: Sights,
     kind_report: KindReport,
+    follows: Follows,
+    /// When sources may be read again that could not be read.
+    read_sources_at: Duration,
     /// What people were told of as pending.
     pending_said: HashMap<Place, BTreeSet<ObjectId>>,
     flights: BTreeMap<Ticket, Flight>,
@@ -169,6 +185,7 @@ impl Replica {
         let scopes = settings.scopes();
         let kinds = settings.attachable.iter().map(|kind| kind.to_string().into());
         let sights = Sights::new(kinds, &scopes);
+        let follows = Follows::new(settings.follow.iter().copied(), settings.namespaces.is_empty());
         let writer = WriterLease::new(writer_lease::Config {
             max_running: settings.concurrency,
             seed: seed(&settings.identity),
@@ -186,6 +203,8 @@ impl Replica {
             leases_seen: scopes.into_iter().map(|scope| (scope, false)).collect(),
             sights,
             kind_report: KindReport::default(),
+            follows,
+            read_sources_at: Duration::ZERO,
             pending_said: HashMap::new(),
             flights: BTreeMap::new(),
             next_ticket: 0,
@@ -242,6 +261,11 @@ impl Replica {
         &self.leases
     }
 
+    /// What leases follow.
+    pub fn follows(&self) -> &Follows {
+        &self.follows
+    }
+
     /// The term that this replica leads under, if it does.
     pub fn leads(&self) -> Option<Term> {
         self.leading
@@ -288,6 +312,7 @@ impl Replica {
             self.act(now);
             self.probe(now);
             self.report_kinds(now);
+            self.look_out(now);
         }
         std::mem::take(&mut self.out)
     }
@@ -304,7 +329,9 @@ impl Replica {
         let writer = self.writer.wake_at(now.mono).map(|at| at.max(self.patient_until));
         let probe = self.probe_due(now);
         let kinds = self.report_kinds_at(now);
-        [writer, self.timers.first(), self.next_deadline(now), probe, kinds].into_iter().flatten().min()
+        let look = self.look_out_at(now);
+        let at = [writer, self.timers.first(), self.next_deadline(now), probe, kinds, look];
+        at.into_iter().flatten().min()
     }
 
     /// When the next deadline, or its approach, comes on the replica's clock.

@@ -51,7 +51,7 @@ impl Replica {
                 let since_deadline = self.leases.held(uid, now).and_then(|held| held.overdue);
                 let Some(entry) = self.leases.get_mut(&uid) else { return };
                 let due = match act {
-                    Act::End(_) => now.mono.saturating_sub(since_deadline.unwrap_or_default()),
+                    Act::End(_) | Act::Confirm => now.mono.saturating_sub(since_deadline.unwrap_or_default()),
                     _ => now.mono,
                 };
                 let due = *entry.due.get_or_insert(due);
@@ -118,6 +118,7 @@ impl Replica {
             attached,
             hindrance: hindrance.as_deref(),
             linger_until: entry.linger_until.max(self.sights.blind_until(&place.namespace, now)),
+            following: self.following(uid, now),
             settings: &self.settings,
             now,
         };
@@ -272,8 +273,7 @@ fn without_status(step: Step, deleting: bool) -> Option<Step> {
     match step {
         Step::Act(Act::End(_)) if deleting => Some(Step::Act(Act::RemoveFinalizer)),
         Step::Act(Act::Read | Act::RemoveFinalizer | Act::Delete) | Step::Rest | Step::Wait(_) => Some(step),
-        Step::Act(Act::AddFinalizer | Act::Grant(_) | Act::End(_) | Act::Publish(_)) | Step::Refresh(_) => {
-            None
-        }
+        Step::Act(Act::AddFinalizer | Act::Grant(_) | Act::Confirm | Act::End(_) | Act::Publish(_))
+        | Step::Refresh(_) => None,
     }
 }

@@ -10,6 +10,7 @@ impl Replica {
             Observation::Lease(scope, seen) => self.observe_leases(scope, seen, now),
             Observation::Kind(kind, found) => self.observe_kind(&kind, found, now),
             Observation::Object(kind, scope, seen) => self.observe_objects(&kind, scope, seen, now),
+            Observation::Source(lookout, seen) => self.observe_source(&lookout, seen, now),
         }
         self.follow_role(now);
     }
@@ -88,6 +89,7 @@ impl Replica {
                 }
                 self.leases_seen.insert(scope, true);
                 self.lease_failure = None;
+                self.settle_followers_of_leases(now);
             }
             Seen::Resumed => {}
             Seen::Failing(failure) => note_failure("leases.lessor.dev", failure, &mut self.lease_failure),
@@ -143,6 +145,7 @@ impl Replica {
         {
             entry.said = None;
         }
+        self.see_follower(uid, &place, change, now);
         // A release that the primary calls hindered is no overdue work any more.
         if change.new || change.ended || change.released {
             self.touch_attached(&place, now);
@@ -157,6 +160,7 @@ impl Replica {
         }
         self.writer.remove(&Work::Lease(uid));
         self.timers.clear(&Timer::Lease(uid));
+        self.lose_follower(uid, &entry.record.place, now);
         self.touch_attached(&entry.record.place, now);
     }
 

@@ -57,7 +57,7 @@ impl Replica {
             Answer::Lessor(lessor) => self.see_lessor(lessor, now),
             Answer::Gone | Answer::Deleted => self.arbitration.see_none(),
             Answer::Refused(refusal) => self.tell_refused(refusal),
-            Answer::Lease(_) | Answer::Object(_) => {}
+            Answer::Lease(_) | Answer::Source(_) | Answer::Object(_) => {}
         }
         let next = self.arbitration.answered(answer, &flight.request, self.leases.len(), now.wall);
         self.arbitrate_since(next, flight.sent_at, now);
@@ -139,7 +139,7 @@ impl Replica {
         let flights = std::mem::take(&mut self.flights);
         for (ticket, flight) in flights {
             let work = match &flight.cause {
-                Cause::Arbitration | Cause::Check(_) | Cause::Probe | Cause::Kinds => {
+                Cause::Arbitration | Cause::Check(_) | Cause::Probe | Cause::Kinds | Cause::Look => {
                     self.flights.insert(ticket, flight);
                     continue;
                 }

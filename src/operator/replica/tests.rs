@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod follow;
+
 const ME: &str = "me_1";
 const UID: &str = "0e2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f10";
 

@@ -16,7 +16,8 @@
 //! # What is checked
 //!
 //! - **P1, P2**: between the last accepted renewal (or the grant) of a lease and the request that committed its expiry lies
-//!   the TTL at least, less suspensions and outages; or the maximum lifetime has passed. After the end no change of spec is
+//!   the TTL at least, less suspensions and outages; or the maximum lifetime has passed. Where a lease follows something, each
+//!   beat of that is as good as a renewal if it was accepted before the deadline, and no time passes as long as its Pod lives. After the end no change of spec is
 //!   accepted, and the end stays.
 //! - **P3**: whatever the operator removes was attached, in the very version that the request is bound to, to a lease that had
 //!   ended and wasn't released; and it removes nothing else.
@@ -32,9 +33,11 @@
 //! received the cause's request. Nothing is reported that could have been right; a violation shorter than a request takes
 //! can be missed.
 //!
-//! Needed are the bodies of all writes of leases, lessors and attached objects: audit level `RequestResponse`.
+//! Needed are the bodies of all writes of leases, lessors, attached objects and what leases follow: audit level
+//! `RequestResponse`. What isn't in the log can't convict anybody.
 
 mod annotations;
+mod follow;
 mod history;
 mod life;
 mod promises;

@@ -26,14 +26,23 @@ pub(crate) struct End<'a> {
     pub(crate) expired: bool,
 }
 
+/// A grant or a renewal.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sign<'a> {
+    /// The first version that shows it.
+    pub(crate) version: Version<'a>,
+    /// When it was received. If the API server gave up waiting for its store, a later write shows what it did.
+    pub(crate) since: Timestamp,
+}
+
 /// A lease, from its versions.
 #[derive(Debug)]
 pub(crate) struct Life<'a> {
     pub(crate) object: &'a Object<'a>,
     /// The first version that is granted.
-    pub(crate) grant: Option<Version<'a>>,
+    pub(crate) grant: Option<Sign<'a>>,
     /// Versions in which the lease had been renewed.
-    pub(crate) renewals: Vec<Version<'a>>,
+    pub(crate) renewals: Vec<Sign<'a>>,
     pub(crate) end: Option<End<'a>>,
     pub(crate) release: Option<Release<'a>>,
 }
@@ -70,10 +79,10 @@ impl<'a> Life<'a> {
         let mut before: Option<&Version<'a>> = None;
         for version in &mut whole {
             if life.grant.is_none() && version.at("/status/observedGeneration").is_some() {
-                life.grant = Some(*version);
+                life.grant = Some(sign(object, before, *version, history));
             }
             if before.is_some_and(|before| renewal(before) != renewal(version)) {
-                life.renewals.push(*version);
+                life.renewals.push(sign(object, before, *version, history));
             }
             if life.end.is_none() && version.at("/status/endTime").is_some() {
                 life.end = Some(end(object, before, *version, history));
@@ -92,17 +101,18 @@ impl<'a> Life<'a> {
     }
 
     /// The last renewal before the end, or the grant: from where the TTL counts.
-    pub(crate) fn last_sign(&self) -> Option<Version<'a>> {
+    pub(crate) fn last_sign(&self) -> Option<Sign<'a>> {
         let end = self.end.as_ref().map_or(u64::MAX, |end| end.version.number);
         let grant = self.grant?;
-        let renewal = self.renewals.iter().rev().find(|renewal| renewal.number < end).copied();
+        let renewal = self.renewals.iter().rev().find(|renewal| renewal.version.number < end).copied();
         // A renewal before the grant is part of what is granted.
-        Some(renewal.filter(|renewal| renewal.number > grant.number).unwrap_or(grant))
+        Some(renewal.filter(|renewal| renewal.version.number > grant.version.number).unwrap_or(grant))
     }
 
     /// When lease time stood still since `sign`, because the lease was suspended: from the acknowledgement (what the operator
     /// saw a little earlier doesn't count against it) to the resumption. The last may last on.
-    pub(crate) fn suspensions(&self, sign: &Version<'a>) -> Vec<(Timestamp, Timestamp)> {
+    pub(crate) fn suspensions(&self, sign: &Sign<'a>) -> Vec<(Timestamp, Timestamp)> {
+        let sign = &sign.version;
         let mut suspensions = Vec::new();
         let mut since: Option<Timestamp> = None;
         for version in self.object.versions.iter().filter(|version| version.number >= sign.number) {
@@ -136,6 +146,30 @@ fn is_suspended(version: &Version<'_>) -> bool {
     })
 }
 
+fn sign<'a>(
+    object: &Object<'a>,
+    before: Option<&Version<'a>>,
+    version: Version<'a>,
+    history: &History<'a>,
+) -> Sign<'a> {
+    let earliest = before.map_or(Timestamp::MIN, |before| before.made_by.received);
+    let is_sign = |request: &Request| {
+        ["/status/observedGeneration", "/spec/renewTime", "/spec/ttlSeconds"]
+            .iter()
+            .any(|field| request.body_at(field).is_some())
+    };
+    let unsure = history.unsure.iter().filter(|request| is_about(request, object) && is_sign(request));
+    let unsure = unsure.map(|request| request.received).filter(|received| *received >= earliest).min();
+    let received = version.made_by.received;
+    Sign { version, since: unsure.map_or(received, |unsure| unsure.min(received)) }
+}
+
+fn is_about(request: &Request, object: &Object<'_>) -> bool {
+    request.is_of(object.group, object.resource)
+        && request.namespace == object.namespace
+        && request.name == object.name
+}
+
 fn end<'a>(
     object: &Object<'a>,
     before: Option<&Version<'a>>,
@@ -146,10 +180,7 @@ fn end<'a>(
     // Where the answer was lost together with the log of it, a later write shows what it did.
     let unsure = || {
         history.unsure.iter().copied().rfind(|request| {
-            request.is_of(object.group, object.resource)
-                && (request.namespace == object.namespace && request.name == object.name)
-                && commits(request)
-                && request.received <= version.made_by.received
+            is_about(request, object) && commits(request) && request.received <= version.made_by.received
         })
     };
     let request = Some(version.made_by).filter(|request| commits(request)).or_else(unsure);

@@ -11,8 +11,9 @@ use serde_json::Value;
 use crate::{
     Checker, Figures, Promise, Report, Request, Violation,
     annotations::Attached,
+    follow::{self, ByName, Kept},
     history::{History, Object, Version},
-    life::{End, FINALIZER, GROUP, Life, Release, seconds},
+    life::{End, FINALIZER, GROUP, Life, Release, Sign, seconds},
 };
 
 /// Two readings of one clock that is being adjusted may differ by so much more than the time between them.
@@ -22,7 +23,7 @@ pub(crate) fn check(checker: &Checker, requests: &[Request]) -> Report {
     let history = History::of(requests);
     let leases = history.objects.values().filter(|object| object.is_of(GROUP, "leases"));
     let lives: Vec<Life<'_>> = leases.map(|object| Life::of(object, &history)).collect();
-    let mut by_name: HashMap<(&str, &str), Vec<&Life<'_>>> = HashMap::new();
+    let mut by_name: ByName<'_, '_> = HashMap::new();
     for life in &lives {
         by_name.entry((life.object.namespace, life.object.name)).or_default().push(life);
     }
@@ -46,11 +47,11 @@ pub(crate) fn check(checker: &Checker, requests: &[Request]) -> Report {
 struct Check<'a> {
     checker: &'a Checker,
     history: &'a History<'a>,
-    by_name: HashMap<(&'a str, &'a str), Vec<&'a Life<'a>>>,
+    by_name: ByName<'a, 'a>,
     report: Report,
 }
 
-impl Check<'_> {
+impl<'a> Check<'a> {
     fn violation<'r>(
         &mut self,
         promise: Promise,
@@ -64,35 +65,69 @@ impl Check<'_> {
 
     // --- P1 and P2 ---------------------------------------------------------------------------------------------
 
-    fn end_is_not_early(&mut self, life: &Life<'_>) {
+    fn end_is_not_early(&mut self, life: &Life<'a>) {
         let Some(End { version, request: Some(request), since, expired: true }) = life.end else { return };
         let label = life.object.label();
-        let Some(sign) = life.last_sign().filter(|sign| sign.number < version.number) else {
+        let Some(sign) = life.last_sign().filter(|sign| sign.version.number < version.number) else {
             self.violation(Promise::NeverEarly, label, "it expired without a grant", [request]);
             return;
         };
-        let ttl = seconds(&sign, "ttlSeconds").unwrap_or_default();
+        let ttl = seconds(&sign.version, "ttlSeconds").unwrap_or_default();
         let ttl = self.checker.max_ttl.map_or(ttl, |max| max.min(ttl));
         let outages = &self.checker.outages;
         let stood_still: Vec<_> =
             life.suspensions(&sign).into_iter().chain(outages.iter().copied()).collect();
-        let ran = running(sign.made_by.received, since, &stood_still);
-        let lived =
-            life.grant.map(|grant| running(grant.made_by.received, since, outages)).unwrap_or_default();
+        let lived = life.grant.map(|grant| running(grant.since, since, outages)).unwrap_or_default();
         // The spec that was in force at the end has the cap.
         let capped = life
             .object
             .as_of(version.number)
             .and_then(|version| seconds(version, "maxLifetimeSeconds"))
             .is_some_and(|lifetime| lived + CLOCK >= lifetime);
+        let (kept_by, ttl) = match follow::kept(life, version.number, self.history, &self.by_name) {
+            None => (sign.version.made_by, ttl),
+            Some(Kept::Unknown) => return,
+            Some(Kept::Until { lost, at_once, named }) => {
+                let Some(lost) = lost.filter(|lost| lost.received <= since || capped) else {
+                    let what = "it expired though the Pod that it follows lives";
+                    self.violation(Promise::NeverEarly, label, what, [request]);
+                    return;
+                };
+                let is_grant = Some(sign.version.number) == life.grant.map(|grant| grant.version.number);
+                if lost.received > sign.version.made_by.received {
+                    (lost, if at_once { Duration::ZERO } else { ttl })
+                } else if at_once && named && is_grant {
+                    (sign.version.made_by, Duration::ZERO)
+                } else {
+                    // A renewal after that counts by itself.
+                    (sign.version.made_by, ttl)
+                }
+            }
+            Some(Kept::Beats(beats)) => {
+                // One that came after the deadline saved nothing.
+                let in_time = |last: &Request, beat: &Request| {
+                    beat.received > last.received
+                        && running(last.received, beat.answered, &stood_still) <= ttl
+                };
+                let last = beats
+                    .into_iter()
+                    .fold(sign.version.made_by, |last, beat| if in_time(last, beat) { beat } else { last });
+                (last, ttl)
+            }
+        };
+        let by_itself = std::ptr::eq(kept_by, sign.version.made_by);
+        let from = if by_itself { sign.since } else { kept_by.received };
+        let ran = running(from, since, &stood_still);
         if ran + CLOCK < ttl && !capped {
-            let renewed = if Some(sign.number) == life.grant.map(|grant| grant.number) {
+            let renewed = if Some(sign.version.number) == life.grant.map(|grant| grant.version.number) {
                 (Promise::NeverEarly, "its grant")
             } else {
                 (Promise::OneOutcome, "an accepted renewal")
             };
+            let renewed =
+                if by_itself { renewed } else { (Promise::NeverEarly, "a sign of life of what it follows") };
             let what = format!("it expired {ran:?} after {}, though its TTL is {ttl:?}", renewed.1);
-            self.violation(renewed.0, label, what, [sign.made_by, request]);
+            self.violation(renewed.0, label, what, [kept_by, request]);
         } else if !capped {
             let lease = format!("{}/{}", life.object.namespace, life.object.name);
             self.report.figures.lateness.push((ran.saturating_sub(ttl), lease));
@@ -213,7 +248,7 @@ impl Check<'_> {
 
     fn end_is_complete(&mut self, life: &Life<'_>) {
         let label = life.object.label();
-        if let Some(grant) = life.grant
+        if let Some(Sign { version: grant, .. }) = life.grant
             && !grant.has_finalizer(FINALIZER)
         {
             self.violation(

@@ -38,9 +38,14 @@ impl Log {
             answered: self.time(),
             user: user.to_owned(),
             verb: verb.to_owned(),
-            group: if resource == "configmaps" { "" } else { "lessor.dev" }.to_owned(),
+            group: match &*resource {
+                "configmaps" | "pods" => "",
+                "heartbeats" => "coordination.k8s.io",
+                _ => "lessor.dev",
+            }
+            .to_owned(),
             namespace: if resource == "lessors" { "" } else { "shop" }.to_owned(),
-            resource,
+            resource: if resource == "heartbeats" { "leases".to_owned() } else { resource },
             subresource,
             name,
             code,
@@ -417,6 +422,24 @@ fn an_end_that_was_stored_and_not_logged_is_no_early_end() {
     assert_eq!((report.figures.expired, report.figures.unlogged), (0, 1));
 }
 
+#[test]
+fn a_grant_or_renewal_that_was_stored_though_the_answer_does_not_say_so_counts_from_its_request() {
+    for renewed in [false, true] {
+        let mut log = Log::default();
+        log.grant("a", json!({"ttlSeconds": 5}));
+        if renewed {
+            log.sleep(4.0);
+            log.patch("holder", "leases/a", json!({"spec": {"renewTime": "2026-01-31T12:00:00Z"}}));
+        }
+        log.requests.last_mut().expect("a request").code = 504;
+        log.sleep(4.0);
+        log.patch(OPERATOR, "leases/a/status", json!({"status": {"term": 1}}));
+        log.sleep(1.5);
+        log.end("a");
+        log.assert_kept();
+    }
+}
+
 // --- P3 ---------------------------------------------------------------------------------------------------------
 
 #[test]
@@ -640,4 +663,89 @@ fn a_term_has_one_primary() {
     assert_eq!(log.assert_kept().figures.primaries, [(1, "x".to_owned()), (2, "y".to_owned())]);
     log.patch(OPERATOR, "lessors/default/status", json!({"status": {"primary": "x", "term": 2}}));
     log.assert_broken(Promise::Harmless, "term 2 was held by y and by x");
+}
+
+// --- Leases that follow something -------------------------------------------------------------------------------
+
+impl Log {
+    fn beat(&mut self, name: &str) {
+        let time = self.time().to_string();
+        self.patch("node", &format!("heartbeats/{name}"), json!({"spec": {"renewTime": time}}));
+    }
+}
+
+fn follows_heart() -> Value {
+    json!({"ttlSeconds": 10, "renewFrom": {"coordinationLease": {"name": "heart"}}})
+}
+
+#[test]
+fn a_beat_of_what_a_lease_follows_is_a_renewal() {
+    for (rest, early) in [(9.0, true), (10.1, false)] {
+        let mut log = Log::default();
+        log.create("heartbeats/heart", json!({"spec": {"renewTime": "0"}}));
+        log.grant("lease", follows_heart());
+        for _ in 0..3 {
+            log.sleep(6.0);
+            log.beat("heart");
+        }
+        log.sleep(rest);
+        log.end("lease");
+        let report = Checker::new(OPERATOR).check(&log.requests);
+        assert_eq!(!report.violations.is_empty(), early, "{report}");
+    }
+}
+
+#[test]
+fn a_beat_after_the_deadline_saves_nothing() {
+    let mut log = Log::default();
+    log.create("heartbeats/heart", json!({"spec": {"renewTime": "0"}}));
+    log.grant("lease", follows_heart());
+    log.sleep(10.5);
+    log.beat("heart");
+    log.end("lease");
+    let report = Checker::new(OPERATOR).check(&log.requests);
+    assert!(report.violations.is_empty(), "{report}");
+}
+
+#[test]
+fn a_renewal_of_a_lease_renews_those_that_follow_it() {
+    for (rest, early) in [(9.0, true), (10.1, false)] {
+        let mut log = Log::default();
+        log.grant("held", json!({"ttlSeconds": 60}));
+        log.grant("middle", json!({"ttlSeconds": 60, "renewFrom": {"lease": {"name": "held"}}}));
+        log.grant("lease", json!({"ttlSeconds": 10, "renewFrom": {"lease": {"name": "middle"}}}));
+        log.sleep(8.0);
+        log.renew("held");
+        log.sleep(rest);
+        log.end("lease");
+        let report = Checker::new(OPERATOR).check(&log.requests);
+        assert_eq!(!report.violations.is_empty(), early, "{report}");
+    }
+}
+
+#[test]
+fn no_lease_expires_as_long_as_its_pod_lives_nor_within_its_ttl_after_that() {
+    for (lost, rest, on_loss, early) in [
+        (false, 60.0, "RunOut", true),
+        (true, 9.0, "RunOut", true),
+        (true, 10.1, "RunOut", false),
+        (true, 0.1, "End", false),
+        (false, 0.1, "End", true),
+    ] {
+        let mut log = Log::default();
+        log.create("pods/web", json!({"spec": {}}));
+        let uid = log.object("pods/web")["metadata"]["uid"].clone();
+        let from = json!({"pod": {"name": "web", "onLoss": on_loss}});
+        log.grant("lease", json!({"ttlSeconds": 10, "renewFrom": from}));
+        let follows = json!({"status": {"term": 1, "follows": {"source": "pod/web", "uid": uid}}});
+        log.patch(OPERATOR, "leases/lease/status", follows);
+        log.sleep(100.0);
+        if lost {
+            log.patch("kubelet", "pods/web/status", json!({"status": {"phase": "Failed"}}));
+        }
+        log.sleep(rest);
+        log.end("lease");
+        let report = Checker::new(OPERATOR).check(&log.requests);
+        assert_eq!(!report.violations.is_empty(), early, "{lost} {rest} {on_loss}: {report}");
+    }
 }

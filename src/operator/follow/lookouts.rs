@@ -1,0 +1,102 @@
+//! What is watched to see sources, and no more of it than somebody follows.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
+
+use super::source::{Source, SourceKind};
+
+/// Up to so many sources of a kind are watched one by one, and up to so many namespaces each as a whole.
+const FEW: usize = 8;
+
+/// One watch: of all sources of a kind, of those in a namespace, or of one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Lookout {
+    /// The kind of source.
+    pub kind: SourceKind,
+    /// The namespace; `None`: all.
+    pub namespace: Option<Arc<str>>,
+    /// The name; `None`: all.
+    pub name: Option<Arc<str>>,
+}
+
+impl Lookout {
+    /// Whether it shows this source.
+    pub fn covers(&self, source: &Source) -> bool {
+        self.kind == source.kind
+            && self.namespace.as_ref().is_none_or(|namespace| *namespace == source.place.namespace)
+            && self.name.as_ref().is_none_or(|name| *name == source.place.name)
+    }
+}
+
+impl fmt::Display for Lookout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |part: &Option<Arc<str>>| part.clone().unwrap_or_else(|| "*".into());
+        write!(f, "{}/{}/{}", self.kind.label(), text(&self.namespace), text(&self.name))
+    }
+}
+
+/// How widely the sources of a kind are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Breadth {
+    Names,
+    Namespaces,
+    Everywhere,
+}
+
+/// The choice of what is watched.
+///
+/// The more sources are followed, the wider it is watched for them. It becomes no narrower before nobody follows any
+/// source of the kind, so that sources that come and go don't begin watches anew all the time.
+#[derive(Debug)]
+pub struct Lookouts {
+    /// Whether this operator has the right to look at all namespaces at once.
+    everywhere: bool,
+    breadth: BTreeMap<SourceKind, Breadth>,
+}
+
+impl Lookouts {
+    /// Nothing is watched yet.
+    pub fn new(everywhere: bool) -> Self {
+        Self { everywhere, breadth: BTreeMap::new() }
+    }
+
+    /// What is to be watched to see all of these.
+    pub fn wanted<'a>(&mut self, sources: impl Iterator<Item = &'a Source> + Clone) -> BTreeSet<Lookout> {
+        let mut wanted = BTreeSet::new();
+        for kind in SourceKind::ALL.into_iter().filter(|kind| kind.switch().is_some()) {
+            let sources = sources.clone().filter(|source| source.kind == kind);
+            let count = sources.clone().count();
+            if count == 0 {
+                self.breadth.remove(&kind);
+                continue;
+            }
+            let namespaces: BTreeSet<&Arc<str>> =
+                sources.clone().map(|source| &source.place.namespace).collect();
+            let enough = match (count, namespaces.len()) {
+                (..=FEW, _) => Breadth::Names,
+                (_, ..=FEW) => Breadth::Namespaces,
+                _ if self.everywhere => Breadth::Everywhere,
+                _ => Breadth::Namespaces,
+            };
+            let breadth = self.breadth.entry(kind).or_insert(enough);
+            *breadth = enough.max(*breadth);
+            match breadth {
+                Breadth::Names => wanted.extend(sources.map(|source| Lookout {
+                    kind,
+                    namespace: Some(source.place.namespace.clone()),
+                    name: Some(source.place.name.clone()),
+                })),
+                Breadth::Namespaces => wanted.extend(namespaces.into_iter().map(|namespace| Lookout {
+                    kind,
+                    namespace: Some(namespace.clone()),
+                    name: None,
+                })),
+                Breadth::Everywhere => drop(wanted.insert(Lookout { kind, namespace: None, name: None })),
+            }
+        }
+        wanted
+    }
+}

@@ -1,0 +1,210 @@
+//! Leases that follow something.
+
+use super::*;
+use crate::operator::follow::{NODE_NAMESPACE, Sighting, Sign};
+
+impl Play {
+    /// A primary that may watch all kinds of sources, with a lease of 10 s that follows `from`, granted.
+    fn following(from: Value) -> Self {
+        Self::with_spec(&spec(&from))
+    }
+
+    /// The same, with a lease of this spec.
+    fn with_spec(spec: &Value) -> Self {
+        let mut play = Self::primary();
+        play.replica.follows = Follows::new(SourceKind::ALL, true);
+        play.see_lease(|lease| lease["spec"] = spec.clone());
+        assert_eq!(play.settle(spec), 1, "the grant");
+        play
+    }
+
+    fn heartbeat(&mut self, renew_time: &str) -> Sighting {
+        let version = self.next_version().parse().expect("a version");
+        let sign = Sign::Heartbeat { uid: Uuid::nil(), renew_time: Some(renew_time.into()), recorded: None };
+        Sighting { place: Place::new(NODE_NAMESPACE, "worker"), version, sign }
+    }
+
+    fn pod(&mut self, finished: bool) -> Sighting {
+        let version = self.next_version().parse().expect("a version");
+        let sign = Sign::Pod { uid: UID.parse().expect("a uid"), finished };
+        Sighting { place: Place::new("shop", "web"), version, sign }
+    }
+
+    fn see(&mut self, kind: SourceKind, sighting: Sighting) {
+        let lookout = Lookout { kind, namespace: None, name: None };
+        self.observe(Observation::Source(lookout, Seen::There(Box::new(sighting))));
+    }
+
+    fn beat(&mut self, renew_time: &str) {
+        let heartbeat = self.heartbeat(renew_time);
+        self.see(SourceKind::Node, heartbeat);
+    }
+
+    /// Does what is asked until a request of this kind is, which stays unanswered.
+    fn until(&mut self, is: impl Fn(&Request) -> bool) -> Ticket {
+        for _ in 0..10 {
+            if let Some((ticket, _)) = self.asked.iter().find(|(_, request)| is(request)) {
+                return *ticket;
+            }
+            for (ticket, request) in self.asked.clone() {
+                match request {
+                    Request::WriteLessor { .. } | Request::ReadLessor => {
+                        let lessor = self.lessor(json!({"primary": ME, "term": 1}));
+                        self.answer(ticket, Answer::Lessor(Box::new(lessor)));
+                    }
+                    _ => self.answer(ticket, Answer::Refused(Refusal::Conflict)),
+                }
+            }
+            self.pass(10);
+        }
+        panic!("asked {:#?}", self.asked)
+    }
+
+    /// Answers writes of status as the server would, and counts them.
+    fn settle(&mut self, spec: &Value) -> usize {
+        let mut writes = 0;
+        loop {
+            let write = self.asked.iter().find_map(|(ticket, request)| match request {
+                Request::WriteStatus { status, .. } => Some((*ticket, status.clone())),
+                _ => None,
+            });
+            let Some((ticket, status)) = write else { return writes };
+            let lease = self.lease(|lease| {
+                lease["spec"] = spec.clone();
+                lease["status"] = status;
+            });
+            self.answer(ticket, Answer::Lease(lease));
+            writes += 1;
+        }
+    }
+}
+
+fn node() -> Value {
+    json!({"node": {"name": "worker"}})
+}
+
+fn spec(from: &Value) -> Value {
+    json!({"ttlSeconds": 10, "renewFrom": from})
+}
+
+fn is_end(request: &Request) -> bool {
+    matches!(request, Request::WriteStatus { status, .. } if status["endTime"].is_string())
+}
+
+fn reads_source(request: &Request) -> bool {
+    matches!(request, Request::ReadSource { .. })
+}
+
+#[test]
+fn beats_keep_a_lease_alive_without_a_request() {
+    let mut play = Play::following(node());
+    play.beat("0");
+    assert_eq!(play.settle(&spec(&node())), 1, "the condition");
+    for n in 1..10 {
+        play.pass(9_000);
+        play.asked
+            .retain(|(_, request)| !matches!(request, Request::WriteLessor { .. } | Request::ReadLessor));
+        assert_eq!(play.asked, []);
+        play.beat(&n.to_string());
+        assert_eq!(play.asked, []);
+    }
+}
+
+#[test]
+fn while_its_source_lives_no_expiry_is_published() {
+    let mut play = Play::following(node());
+    play.beat("0");
+    let (_, status) = play.status_written().expect("the condition");
+    assert_eq!(status["expiryTime"], Value::Null);
+    assert_eq!(status["follows"], json!({"source": "node/worker"}));
+    let following =
+        status["conditions"].as_array().expect("conditions").iter().find(|c| c["type"] == "Following");
+    assert_eq!(following.expect("a condition")["reason"], "SourceAlive");
+}
+
+#[test]
+fn a_lease_ends_only_after_its_source_was_read_at_its_deadline() {
+    let mut play = Play::following(node());
+    play.beat("0");
+    play.settle(&spec(&node()));
+    play.pass(10_000);
+    let ticket = play.until(reads_source);
+    assert!(!play.asked.iter().any(|(_, request)| is_end(request)));
+    // The watch was late: it had beaten.
+    let heartbeat = play.heartbeat("1");
+    play.answer(ticket, Answer::Source(Box::new(heartbeat.clone())));
+    play.pass(9_000);
+    assert!(!play.asked.iter().any(|(_, request)| is_end(request) || reads_source(request)));
+    play.pass(1_500);
+    let ticket = play.until(reads_source);
+    play.answer(ticket, Answer::Source(Box::new(heartbeat)));
+    play.until(is_end);
+}
+
+#[test]
+fn a_lease_does_not_end_as_long_as_its_source_may_not_be_read() {
+    let mut play = Play::following(node());
+    play.pass(10_000);
+    let ticket = play.until(reads_source);
+    play.answer(ticket, Answer::Refused(Refusal::Forbidden("no".to_owned())));
+    assert_eq!(play.settle(&spec(&node())), 1, "the condition");
+    assert!(play.notices.iter().any(|notice| notice.reason == "NotFollowing"));
+    play.pass(14_000);
+    assert!(!play.asked.iter().any(|(_, request)| is_end(request)));
+    // It tries again, by and by.
+    play.pass(2_000);
+    let ticket = play.until(reads_source);
+    play.answer(ticket, Answer::Gone);
+    // It never was there, as far as anybody knows: nothing is left of the TTL.
+    play.until(is_end);
+}
+
+#[test]
+fn a_pod_is_pinned_at_once_and_no_time_passes_while_it_lives() {
+    let from = json!({"pod": {"name": "web"}});
+    let mut play = Play::following(from.clone());
+    let pod = play.pod(false);
+    play.see(SourceKind::Pod, pod);
+    let (_, status) = play.status_written().expect("the pin");
+    assert_eq!(status["follows"], json!({"source": "pod/web", "uid": UID}));
+    play.settle(&spec(&from));
+    play.pass(60_000);
+    assert!(!play.asked.iter().any(|(_, request)| is_end(request) || reads_source(request)));
+    let pod = play.pod(true);
+    play.see(SourceKind::Pod, pod);
+    play.settle(&spec(&from));
+    play.pass(9_900);
+    assert!(!play.asked.iter().any(|(_, request)| is_end(request) || reads_source(request)));
+    play.pass(200);
+    let ticket = play.until(reads_source);
+    let pod = play.pod(true);
+    play.answer(ticket, Answer::Source(Box::new(pod)));
+    play.until(is_end);
+}
+
+#[test]
+fn a_lease_that_ends_on_loss_ends_at_once_after_one_more_look() {
+    let from = json!({"pod": {"name": "web", "onLoss": "End"}});
+    let mut play = Play::following(from.clone());
+    let pod = play.pod(false);
+    play.see(SourceKind::Pod, pod.clone());
+    play.settle(&spec(&from));
+    let lookout = Lookout { kind: SourceKind::Pod, namespace: None, name: None };
+    play.observe(Observation::Source(lookout, Seen::Gone(Box::new(pod))));
+    let ticket = play.until(reads_source);
+    play.answer(ticket, Answer::Gone);
+    play.until(is_end);
+}
+
+#[test]
+fn a_maximum_lifetime_asks_no_source() {
+    let spec = json!({"ttlSeconds": 10, "maxLifetimeSeconds": 20, "renewFrom": {"pod": {"name": "web"}}});
+    let mut play = Play::with_spec(&spec);
+    let pod = play.pod(false);
+    play.see(SourceKind::Pod, pod);
+    play.settle(&spec);
+    play.pass(19_900);
+    assert!(!play.asked.iter().any(|(_, request)| is_end(request)));
+    play.pass(200);
+    play.until(is_end);
+}
