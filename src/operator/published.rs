@@ -73,7 +73,7 @@ pub struct Released {
 }
 
 /// What a lease follows, and whether that keeps it alive.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Followed {
     /// The source, like `node/worker-1`.
     pub source: Box<str>,

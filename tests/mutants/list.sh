@@ -54,8 +54,8 @@ mutant 'a deadline is counted from the time that the holder names' simulation sr
             expect(new, self.lessor.renew_with(uid, ttl.into(), since));'
 
 mutant 'renewals are forgotten at a cold start' 'unit operator::leases' src/operator/leases.rs \
-  'let last = granted.max(recorded.renewed);' \
-  'let last = if @ { granted } else { granted.max(recorded.renewed) };'
+  'let mut last = granted.max(recorded.renewed);' \
+  'let mut last = if @ { granted } else { granted.max(recorded.renewed) };'
 
 mutant 'the grant is forgotten at a cold start' 'unit operator::leases' src/operator/leases.rs \
   'let granted = record.status.grant.map(|grant| from_millis(grant.time));' \

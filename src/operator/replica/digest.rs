@@ -7,7 +7,8 @@ use super::*;
 impl Replica {
     /// Feeds everything that decides what this replica does next: two that feed the same do the same.
     ///
-    /// Left out are its settings, what was already said to people, and the budget of mere refreshes of status.
+    /// Left out are its settings, what was already said to people, the budget of mere refreshes of status, and what leases
+    /// follow.
     pub fn digest(&self, state: &mut impl Hasher) {
         self.leases.digest(state);
         self.objects.digest(state);

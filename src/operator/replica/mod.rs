@@ -5,11 +5,8 @@
 
 mod act;
 mod answers;
-<<<<<<< HEAD
 mod digest;
-=======
 mod follow;
->>>>>>> main
 mod kinds;
 mod next;
 mod observe;

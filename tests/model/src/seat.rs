@@ -336,6 +336,7 @@ pub(crate) fn hash_request(request: &Request, state: &mut impl Hasher) {
                 Removal::Keys { uid, patch, .. } => (uid, patch).hash(state),
             }
         }
+        Request::ReadSource { source } => source.hash(state),
         Request::ReadLessor | Request::CreateLessor | Request::ReadLease { .. } => {}
     }
 }
@@ -347,6 +348,6 @@ fn hash_answer(answer: &Answer, state: &mut impl Hasher) {
         Answer::Lessor(lessor) => lessor.metadata.resource_version.hash(state),
         Answer::Lease(lease) => lease.metadata.resource_version.hash(state),
         Answer::Object(meta) => meta.resource_version.hash(state),
-        Answer::Deleted | Answer::Gone | Answer::Refused(_) => {}
+        Answer::Source(_) | Answer::Deleted | Answer::Gone | Answer::Refused(_) => {}
     }
 }

@@ -212,6 +212,8 @@ impl Server {
                 Some(map) => Answer::Object(Box::new(map.object.clone())).into(),
                 None => Answer::Gone.into(),
             },
+            // No lease of this model follows anything.
+            Request::ReadSource { .. } => Answer::Gone.into(),
             Request::Remove { object, removal } => self.remove_from_map(&object.place.name, removal),
         }
     }

@@ -787,5 +787,5 @@ impl World {
 }
 
 fn is_write(request: &Request) -> bool {
-    !matches!(request, Request::ReadLessor | Request::ReadLease { .. } | Request::ReadObject { .. })
+    !request.verb().starts_with("read-")
 }
