@@ -82,7 +82,7 @@ impl LeaseClock {
 
     /// A request goes out. Its id is the caller's choice, and unique.
     pub fn sent(&mut self, request: u64, mono: Duration) {
-        self.out.insert(request, mono);
+        self.out.entry(request).or_insert(mono);
     }
 
     /// A request was answered, and well: whatever the answer says, the server was able to give it (so are

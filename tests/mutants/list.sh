@@ -73,7 +73,13 @@ mutant 'the grace of a start passes while the server is not heard' 'unit operato
   'settings.start_grace.saturating_sub(now.lease' 'settings.start_grace.saturating_sub(if @ { now.mono } else { Duration::ZERO }).saturating_sub(now.lease'
 
 mutant 'a follower takes a server that hangs for a primary that is gone' model src/operator/replica/act.rs \
-  'let overdue = self.leading.is_none()' 'let overdue = !@ && self.leading.is_none()'
+  'if self.leading.is_some() {
+            return None;
+        }
+        // Not at' 'if self.leading.is_some() || @ {
+            return None;
+        }
+        // Not at'
 
 mutant 'a slow answer is no sign of an outage' 'unit lessor::clock' src/lessor/clock.rs \
   'mono.saturating_sub(sent) > self.patience' '!@ && mono.saturating_sub(sent) > self.patience'

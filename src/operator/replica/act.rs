@@ -57,8 +57,13 @@ impl Replica {
         if now.deaf {
             return Some(self.probe_at);
         }
-        let overdue = self.leading.is_none() && self.leases.first_due(now.lease).is_some();
-        overdue.then(|| self.probe_at.max(now.mono + (FRESH / 2).saturating_sub(now.silence)))
+        if self.leading.is_some() {
+            return None;
+        }
+        // Not at the deadline itself: that the primary acts takes a moment to be seen.
+        let (_, deadline) = self.leases.first_due(now.lease)?;
+        let missed = (deadline + FRESH / 2).since(now.lease);
+        Some(self.probe_at.max(now.mono + missed.max((FRESH / 2).saturating_sub(now.silence))))
     }
 
     pub(super) fn act(&mut self, now: &Now) {

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// How long everything may take to end once nothing breaks any more, in ticks.
-const REST: u32 = 20;
+const REST: u32 = 40;
 
 /// Where runs begin, and how far they may depart.
 #[derive(Clone, Copy, Debug)]

@@ -32,7 +32,7 @@ fn settings(identity: &str) -> Settings {
         max_clock_skew: Duration::ZERO,
         start_grace: TICK,
         linger: TICK,
-        lease_duration: 3 * TICK,
+        lease_duration: 5 * TICK,
         pending_warning: 1000 * TICK,
         status_rate: 1000.0,
         ..Settings::default()

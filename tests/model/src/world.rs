@@ -29,7 +29,7 @@ pub const TICK: Duration = Duration::from_secs(1);
 /// What holders ask for, in ticks.
 pub const TTL: u32 = 3;
 /// For how many ticks something may be stuck, cut off, away or paused: longer than a writer lease.
-const PATIENCE: u32 = 4;
+const PATIENCE: u32 = 6;
 
 /// A time of the world as clocks show it.
 pub fn time(now: u32) -> Timestamp {

@@ -22,11 +22,11 @@ fn scenarios(rules: Rules) -> [Scenario; 5] {
         Scenario { name, replicas, form, rules, begins, budget }
     };
     [
-        scenario("two replicas, leases that are due soon", 2, Form::Whole, Begin::Granted(1), 6),
-        scenario("keys of two leases in one object", 2, Form::Keys, Begin::Granted(1), 6),
-        scenario("three replicas", 3, Form::Whole, Begin::Granted(1), 6),
-        scenario("all replicas start anew", 2, Form::Whole, Begin::Restarted(1), 7),
-        scenario("everything is new", 2, Form::Whole, Begin::Start, 8),
+        scenario("two replicas, leases that are due soon", 2, Form::Whole, Begin::Granted(1), 8),
+        scenario("keys of two leases in one object", 2, Form::Keys, Begin::Granted(1), 8),
+        scenario("three replicas", 3, Form::Whole, Begin::Granted(1), 8),
+        scenario("all replicas start anew", 2, Form::Whole, Begin::Restarted(1), 9),
+        scenario("everything is new", 2, Form::Whole, Begin::Start, 9),
     ]
 }
 
