@@ -14,7 +14,7 @@ use kube::{
     api::{ObjectMeta, PostParams},
     runtime::{conditions::is_crd_established, wait::await_condition},
 };
-use lessor::api::{Lease, LeaseSpec, crd};
+use lessor::api::{AfterExpiry, Lease, LeaseSpec, crd};
 use lessor_cluster::{Cluster, Process};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -79,6 +79,16 @@ impl Bed {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
+    /// The process ids of API server and etcd.
+    pub(crate) fn servers(&self) -> [u32; 2] {
+        [self.cluster.api_server(), self.cluster.etcd()].map(|server| server.expect("ours").process().pid())
+    }
+
+    /// The processor time that API server and etcd have used.
+    pub(crate) fn servers_time(&self) -> Duration {
+        self.servers().into_iter().map(processor_time).sum()
+    }
+
     /// The user that replicas are for the API server.
     pub(crate) fn user(&self) -> String {
         format!("system:serviceaccount:{NAMESPACE}:{ACCOUNT}")
@@ -100,8 +110,17 @@ impl Bed {
 
     /// Makes one lease of this name.
     pub(crate) async fn lease(&self, name: &str, ttl_seconds: i64) {
-        let lease = Lease::new(name, LeaseSpec { ttl_seconds, ..LeaseSpec::default() });
-        self.leases().create(&PostParams::default(), &lease).await.expect("a lease");
+        self.lease_of(name, LeaseSpec { ttl_seconds, ..LeaseSpec::default() }).await;
+    }
+
+    /// Makes one lease of this name that stays when it has expired, to be looked at.
+    pub(crate) async fn lease_to_keep(&self, name: &str, ttl_seconds: i64) {
+        let after_expiry = AfterExpiry::Retain;
+        self.lease_of(name, LeaseSpec { ttl_seconds, after_expiry, ..LeaseSpec::default() }).await;
+    }
+
+    async fn lease_of(&self, name: &str, spec: LeaseSpec) {
+        self.leases().create(&PostParams::default(), &Lease::new(name, spec)).await.expect("a lease");
     }
 
     /// Makes a ConfigMap, attached to this lease as a whole if there is one.
@@ -179,12 +198,12 @@ impl Replica {
 
     /// The memory that it has now, in MB.
     pub(crate) fn memory(&self) -> f64 {
-        memory(self.process.pid(), "VmRSS:")
+        memory(self.process.pid())
     }
 
     /// The most memory that it ever had, in MB.
     pub(crate) fn peak_memory(&self) -> f64 {
-        memory(self.process.pid(), "VmHWM:")
+        memory_figure(self.process.pid(), "VmHWM:")
     }
 
     /// The processor time that it has used.
@@ -217,8 +236,13 @@ pub(crate) async fn primary_of(replicas: &[Replica]) -> usize {
     }
 }
 
+/// The memory that a process has now, in MB.
+pub(crate) fn memory(pid: u32) -> f64 {
+    memory_figure(pid, "VmRSS:")
+}
+
 /// A figure of a process's memory, in MB.
-fn memory(pid: u32, name: &str) -> f64 {
+fn memory_figure(pid: u32, name: &str) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
     let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("the figure");
     let kilobytes: f64 = line.trim().trim_end_matches(" kB").parse().expect("a number");

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    bed::{AT_ONCE, Bed, primary_of, processor_time},
+    bed::{AT_ONCE, Bed, primary_of},
     costs::{granted, left},
     holder::Holders,
     table::Table,
@@ -32,15 +32,28 @@ pub(crate) async fn at_rest(bed: &Bed, table: &mut Table) {
 /// Others are renewed all the time.
 pub(crate) async fn under_renewals(bed: &Bed, renewals: usize, table: &mut Table) {
     const LEASES: usize = 300;
-    let _replicas = three(bed, &[]).await;
+    let replicas = three(bed, &[]).await;
     let held = renewals * EVERY.as_secs() as usize;
     bed.leases_with_objects("held", 0..held, |_| 20).await;
     let holders = Holders::of(&bed.leases(), names("held", held), EVERY);
     let begun = Instant::now();
     bed.leases_with_objects("left", 0..LEASES, |number| 10 + number as i64 % 30).await;
     left(bed, held).await;
-    let tally = holders.stop().await;
     let of = format!("expiry under {renewals} renewals a second");
+    // Nothing but renewals now: what one costs.
+    let primary = primary_of(&replicas).await;
+    let follower = (primary + 1) % replicas.len();
+    let used =
+        || [replicas[primary].processor_time(), replicas[follower].processor_time(), bed.servers_time()];
+    let (before, sent) = (used(), holders.tally().accepted);
+    sleep(Duration::from_secs(15)).await;
+    let (after, sent) = (used(), (holders.tally().accepted - sent) as f64);
+    let whose = ["primary", "a follower", "API server and etcd"];
+    for (whose, used) in whose.iter().zip(after.iter().zip(before).map(|(after, before)| *after - before)) {
+        let each = 1e6 * used.as_secs_f64() / sent;
+        table.add(&of, format!("processor time of {whose} for each renewal"), each, "µs");
+    }
+    let tally = holders.stop().await;
     table.add(
         &of,
         "renewals a second that the machine managed",
@@ -70,13 +83,7 @@ pub(crate) async fn at_once(bed: &Bed, burst: usize, table: &mut Table) {
     println!("    all are granted {:.0} s before they end", spare.as_secs_f64());
     sleep(spare.saturating_sub(Duration::from_secs(2))).await;
     let primary = &replicas[primary_of(&replicas).await];
-    let servers: Vec<u32> = [bed.cluster.api_server(), bed.cluster.etcd()]
-        .map(|server| server.expect("a server of ours").process().pid())
-        .into();
-    let used = || {
-        let servers: Duration = servers.iter().map(|pid| processor_time(*pid)).sum();
-        (primary.processor_time(), servers)
-    };
+    let used = || (primary.processor_time(), bed.servers_time());
     let (mark, before) = (bed.cluster.audit().expect("an audit log").mark().expect("a mark"), used());
     let begun = Instant::now();
     left(bed, HELD).await;

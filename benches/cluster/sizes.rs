@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use lessor::api::Lease;
+use kube::api::DeleteParams;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    bed::{Bed, Replica, primary_of},
+    bed::{Bed, Replica, memory, primary_of},
     table::Table,
     three,
 };
@@ -76,6 +76,9 @@ pub(crate) async fn measure(bed: &Bed, sizes: &[usize], table: &mut Table) {
         table.add(&of, "the most that it ever had", replicas[primary].peak_memory(), "MB");
         table.add_with_aim(&of, "of one processor, primary at rest", used(primary), "%", AT_REST);
         table.add_with_aim(&of, "of one processor, follower at rest", used(follower), "%", AT_REST);
+        let [api_server, etcd] = bed.servers();
+        table.add(&of, "memory of the API server", memory(api_server), "MB");
+        table.add(&of, "memory of etcd", memory(etcd), "MB");
         for replica in &replicas {
             replica.process.stop().await.expect("it stops");
         }
@@ -92,14 +95,19 @@ async fn start(bed: &Bed) -> Vec<Replica> {
 
 /// Kills the primary while two leases are about to end: one before the next primary can act, and one after.
 async fn takeover(bed: &Bed, replicas: &mut Vec<Replica>, of: &str, table: &mut Table) {
-    bed.lease("soon", 8).await;
-    bed.lease("later", 20).await;
+    bed.lease_to_keep("soon", 8).await;
+    bed.lease_to_keep("later", 20).await;
     granted_one(bed, "soon").await;
     granted_one(bed, "later").await;
     sleep(Duration::from_secs(6)).await;
+    // An ended lease has no `expiryTime` any more.
+    let promised = [expiry(bed, "soon").await, expiry(bed, "later").await];
     let primary = primary_of(replicas).await;
     replicas[primary].process.kill().await.expect("it dies");
-    let late = [ended(bed, "soon").await, ended(bed, "later").await];
+    let late = [late(bed, "soon", promised[0]).await, late(bed, "later", promised[1]).await];
+    for name in ["soon", "later"] {
+        bed.leases().delete(name, &DeleteParams::default()).await.expect("a deletion");
+    }
     replicas.remove(primary);
     replicas.push(bed.replica(&[]).await);
     let most = LEASE_DURATION + Duration::from_millis(100);
@@ -138,16 +146,18 @@ async fn granted_one(bed: &Bed, name: &str) {
     }
 }
 
+/// The published deadline of a lease.
+async fn expiry(bed: &Bed, name: &str) -> Timestamp {
+    let lease = bed.leases().get(name).await.expect("a lease");
+    lease.status.and_then(|status| status.expiry_time).expect("a deadline").0
+}
+
 /// Waits for an end; how long after the published deadline it was committed, in seconds.
-async fn ended(bed: &Bed, name: &str) -> f64 {
-    let committed = |lease: &Lease| {
-        let status = lease.status.as_ref()?;
-        Some((status.end_time.as_ref()?.0, status.expiry_time.as_ref()?.0))
-    };
+async fn late(bed: &Bed, name: &str, promised: Timestamp) -> f64 {
     loop {
-        let lease = bed.leases().get(name).await.expect("a lease that lingers");
-        if let Some((end, expiry)) = committed(&lease) {
-            return Timestamp::duration_since(end, expiry).as_secs_f64();
+        let lease = bed.leases().get(name).await.expect("a lease that stays");
+        if let Some(end) = lease.status.and_then(|status| status.end_time) {
+            return end.0.duration_since(promised).as_secs_f64();
         }
         sleep(Duration::from_millis(50)).await;
     }

@@ -87,8 +87,9 @@ impl Figure {
     fn amount(&self, value: f64) -> String {
         let unit = self.unit;
         match unit {
-            "" => format!("{value:.0}"),
-            "ms" | "MB" | "%" => format!("{value:.1} {unit}"),
+            "" if value.fract() == 0.0 => format!("{value:.0}"),
+            "" => format!("{value:.2}"),
+            "ms" | "µs" | "MB" | "%" => format!("{value:.1} {unit}"),
             _ => format!("{value:.2} {unit}"),
         }
     }

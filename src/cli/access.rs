@@ -8,7 +8,7 @@ use kube::{
 };
 
 /// Which API server, and as whom.
-#[derive(ClapArgs, Debug)]
+#[derive(ClapArgs, Clone, Debug)]
 pub(crate) struct Access {
     /// The kubeconfig to use. Default: KUBECONFIG, ~/.kube/config, or the service account inside a cluster.
     #[arg(long, env = "LESSOR_KUBECONFIG", value_name = "FILE")]

@@ -13,7 +13,7 @@ use lessor::api::{Lease, attachment::LEASE_ANNOTATION};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{access::Access, run::duration};
+use super::{access::Access, name, run::duration};
 
 /// How long after a deadline an operator that removes things would have done so.
 const DUE: Duration = Duration::from_secs(3);
@@ -24,7 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 #[derive(ClapArgs, Debug)]
 pub(crate) struct Args {
     /// The namespace to do it in.
-    #[arg(long, short, default_value = "default")]
+    #[arg(long, short, default_value = "default", value_parser = name::namespace)]
     namespace: String,
 
     /// The operator runs with --dry-run: see that it grants the lease, and then removes nothing.

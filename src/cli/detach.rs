@@ -14,7 +14,7 @@ use lessor::{
 };
 use serde_json::json;
 
-use super::{access::Access, run::duration};
+use super::{access::Access, name, run::duration};
 
 /// How many leases are read at once.
 const PAGE: u32 = 500;
@@ -24,7 +24,7 @@ const PAGE: u32 = 500;
 #[derive(ClapArgs, Debug)]
 pub(crate) struct Args {
     /// A namespace to go through; may be given several times. Default: all.
-    #[arg(long = "namespace", short, env = "LESSOR_NAMESPACES", value_delimiter = ',')]
+    #[arg(long = "namespace", short, env = "LESSOR_NAMESPACES", value_delimiter = ',', value_parser = name::namespace)]
     namespaces: Vec<String>,
 
     /// Go on until no lease has had the finalizer for this long: a replica that still stops may put it back.

@@ -6,6 +6,7 @@ mod attachable;
 mod check;
 mod crd;
 mod detach;
+mod name;
 mod rbac;
 mod run;
 mod telemetry;

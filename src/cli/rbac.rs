@@ -17,17 +17,17 @@ use lessor::{
 };
 use serde::Serialize;
 
-use super::attachable;
+use super::{attachable, name};
 
 /// The settings that rights depend on: the same as those of `lessor run`.
 #[derive(ClapArgs, Debug)]
 pub(crate) struct Args {
     /// The Lessor object that replicas compete for.
-    #[arg(long, env = "LESSOR_NAME", default_value = "default")]
+    #[arg(long, env = "LESSOR_NAME", default_value = "default", value_parser = name::object)]
     lessor: String,
 
     /// A namespace to serve; may be given several times. Default: all, with cluster-wide rights.
-    #[arg(long = "namespace", short, env = "LESSOR_NAMESPACES", value_delimiter = ',')]
+    #[arg(long = "namespace", short, env = "LESSOR_NAMESPACES", value_delimiter = ',', value_parser = name::namespace)]
     namespaces: Vec<String>,
 
     #[command(flatten)]

@@ -9,13 +9,13 @@ use anyhow::Context;
 use clap::Args as ClapArgs;
 use lessor::operator::{follow::SourceKind, run, settings::Settings};
 
-use super::{access::Access, attachable, telemetry};
+use super::{access::Access, attachable, name, telemetry};
 
 /// How a replica runs. Durations are written like 500ms, 10s, 5m or 2h.
 #[derive(ClapArgs, Debug)]
 pub(crate) struct Args {
     /// The Lessor object that replicas compete for; another name for another installation with other namespaces.
-    #[arg(long, env = "LESSOR_NAME", default_value = "default")]
+    #[arg(long, env = "LESSOR_NAME", default_value = "default", value_parser = name::object)]
     lessor: String,
 
     /// The beginning of this replica's name; a random end makes it unique to this run. Default: the host's name.
@@ -23,7 +23,7 @@ pub(crate) struct Args {
     identity: Option<String>,
 
     /// A namespace to serve; may be given several times. Default: all.
-    #[arg(long = "namespace", short, env = "LESSOR_NAMESPACES", value_delimiter = ',')]
+    #[arg(long = "namespace", short, env = "LESSOR_NAMESPACES", value_delimiter = ',', value_parser = name::namespace)]
     namespaces: Vec<String>,
 
     #[command(flatten)]
@@ -94,14 +94,16 @@ pub(crate) struct Args {
 
 /// Runs a replica until SIGTERM or Ctrl-C.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    check(&args)?;
     let runtime = tokio::runtime::Runtime::new().context("can't start")?;
     let traces = {
         let _inside = runtime.enter();
         telemetry::start(&args.telemetry)?
     };
     let ended = runtime.block_on(async {
-        let config = args.access.config().await?;
+        let access = args.access.clone();
         let settings = settings(args)?;
+        let config = access.config().await?;
         tracing::info!(
             identity = settings.identity,
             lessor = settings.lessor,
@@ -116,7 +118,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     ended
 }
 
-fn settings(args: Args) -> anyhow::Result<Settings> {
+/// What is wrong with no argument by itself, or only with its value.
+fn check(args: &Args) -> anyhow::Result<()> {
     anyhow::ensure!(
         args.min_ttl <= args.max_ttl,
         "--min-ttl ({:?}) is more than --max-ttl ({:?})",
@@ -128,6 +131,10 @@ fn settings(args: Args) -> anyhow::Result<Settings> {
         "--lease-duration ({:?}) leaves no time for a request: give at least 500ms",
         args.lease_duration
     );
+    Ok(())
+}
+
+fn settings(args: Args) -> anyhow::Result<Settings> {
     let host = || {
         hostname::get().ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| "lessor".to_owned())
     };

@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 
+use anyhow::Context;
 use clap::{Args as ClapArgs, ValueEnum};
 use tracing::Subscriber;
 use tracing_subscriber::{
@@ -33,10 +34,11 @@ enum LogFormat {
 /// Starts telling, in the runtime of the caller. What it answers with is to be [ended](Traces::end) last.
 ///
 /// # Errors
-/// When traces can't be sent to where they should go.
+/// When `RUST_LOG` can't be understood, or traces can't be sent to where they should go.
 pub(crate) fn start(args: &Args) -> anyhow::Result<Traces> {
+    let lines = lines(args.log_format, filter()?);
     let traces = Traces::new(args.otlp_endpoint.as_deref())?;
-    tracing_subscriber::registry().with(lines(args.log_format)).with(traces.layer()).init();
+    tracing_subscriber::registry().with(lines).with(traces.layer()).init();
     if args.otlp_endpoint.is_some() && !Traces::BUILT_IN {
         tracing::warn!(
             "--otlp-endpoint is set, but this build sends no traces: build it with the feature otel"
@@ -45,14 +47,23 @@ pub(crate) fn start(args: &Args) -> anyhow::Result<Traces> {
     Ok(traces)
 }
 
-fn lines<S: Subscriber + for<'a> LookupSpan<'a>>(format: LogFormat) -> impl Layer<S> {
+fn filter() -> anyhow::Result<EnvFilter> {
+    match std::env::var(EnvFilter::DEFAULT_ENV) {
+        Ok(text) if !text.is_empty() => EnvFilter::try_new(&text).with_context(|| {
+            format!("RUST_LOG is {text:?}: write a level like info, or more like info,lessor=debug")
+        }),
+        _ => Ok(EnvFilter::new("info")),
+    }
+}
+
+fn lines<S: Subscriber + for<'a> LookupSpan<'a>>(format: LogFormat, filter: EnvFilter) -> impl Layer<S> {
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let lines = lines.with_target(false).with_ansi(std::io::stderr().is_terminal());
     let lines = match format {
         LogFormat::Text => lines.boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
-    lines.with_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")))
+    lines.with_filter(filter)
 }
 
 fn endpoint(text: &str) -> Result<String, String> {

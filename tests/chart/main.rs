@@ -99,6 +99,7 @@ fn main() -> ExitCode {
         metrics::a_missing_right_shows_in_metrics_and_readiness,
         render::each_set_of_values_lints_renders_and_passes_the_servers_strict_dry_run,
         render::a_wrong_value_is_refused_by_its_name,
+        render::a_flags_wrong_value_is_refused_by_its_name,
         render::each_flag_has_an_environment_variable_and_a_chart_value,
         render::the_defaults_of_the_chart_are_those_of_the_operator,
         render::the_dashboard_and_the_alerts_ask_only_for_metrics_that_there_are,

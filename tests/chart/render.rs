@@ -137,6 +137,48 @@ pub(crate) async fn each_flag_has_an_environment_variable_and_a_chart_value() {
     }
 }
 
+/// A wrong value for each flag that can have one. Any text is an identity, and `--dry-run` has no value.
+const WRONG: [(&str, &str); 19] = [
+    ("--lessor", "Not A Name"),
+    ("--namespace", "not.a.namespace"),
+    ("--attachable", "nodes"),
+    ("--attachable-file", "/no/kinds"),
+    ("--follow", "everything"),
+    ("--min-ttl", "5"),
+    ("--max-ttl", "1s"),
+    ("--max-clock-skew", "1h30m"),
+    ("--start-grace", "-1s"),
+    ("--linger", "long"),
+    ("--lease-duration", "1ms"),
+    ("--status-rate", "0"),
+    ("--expiry-rate", "0"),
+    ("--event-rate", "NaN"),
+    ("--concurrency", "70000"),
+    ("--pending-warning", "1.5s"),
+    ("--admin-address", "8080"),
+    ("--log-format", "yaml"),
+    ("--otlp-endpoint", "https://collector"),
+];
+
+pub(crate) async fn a_flags_wrong_value_is_refused_by_its_name() {
+    let refusal = |args: &[&str], logs: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lessor"));
+        command.arg("run").args(args).args(["--kubeconfig", "/nonexistent"]).env("RUST_LOG", logs);
+        failure(command.output().expect("a program that starts"))
+    };
+    for (flag, value) in WRONG {
+        let said = refusal(&[&format!("{flag}={value}")], "info");
+        // A file is named by its path.
+        assert!(said.contains(flag) || said.contains("list of kinds /no/kinds"), "{flag}={value}: {said}");
+    }
+    let said = refusal(&[], "info,lessor=loud");
+    assert!(said.contains("RUST_LOG"), "{said}");
+    let without = ["--identity", "--dry-run", "--kubeconfig"];
+    for (flag, _) in flags() {
+        assert!(without.contains(&flag.as_str()) || WRONG.iter().any(|(tried, _)| *tried == flag), "{flag}");
+    }
+}
+
 pub(crate) async fn the_defaults_of_the_chart_are_those_of_the_operator() {
     let help = Command::new(env!("CARGO_BIN_EXE_lessor")).args(["run", "--help"]).output().expect("help");
     let help = String::from_utf8(help.stdout).expect("text");

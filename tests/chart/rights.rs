@@ -6,12 +6,18 @@ use std::{
 };
 
 use futures::{StreamExt, stream};
-use k8s_openapi::api::core::v1::{Secret, Service};
+use k8s_openapi::{
+    api::{
+        coordination::v1::Lease as Coordination,
+        core::v1::{Pod, Secret, Service, ServiceAccount},
+    },
+    jiff::Timestamp,
+};
 use kube::{
     Api, Resource,
-    api::{Patch, PatchParams, PostParams},
+    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
-use lessor::api::Lessor;
+use lessor::api::{Lessor, time};
 use lessor_cluster::audit::Entry;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -24,11 +30,19 @@ use crate::{
 };
 
 /// How many operators with a right too few live at once.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 6;
 /// What they are told, beside what the chart says.
-const ARGS: [&str; 6] = ["--attachable", "secrets", "--attachable", "services", "--event-rate", "50"];
-/// What the chart is told: a kind with keys and one without.
-const VALUES: [&str; 2] = ["--set", "watchNamespaces={placeholder},attachable={secrets,services}"];
+const ARGS: [&str; 6] =
+    ["--attachable", "secrets,services", "--follow", "coordination-leases,nodes,pods", "--event-rate", "50"];
+/// What the chart is told: a kind with keys and one without, and everything that leases can follow.
+const VALUES: [&str; 4] = [
+    "--set",
+    "watchNamespaces={placeholder},attachable={secrets,services}",
+    "--set",
+    "follow.coordinationLeases=true,follow.nodes=true,follow.pods=true",
+];
+/// Where nodes beat.
+const NODES: &str = "kube-node-lease";
 
 /// A right as the audit log shows its use: the name of the object is left out.
 type Use = (String, String, String, String);
@@ -60,7 +74,8 @@ impl Life<'_> {
 
     /// Never ends. Where a right is missing much of it has no effect, so nothing here insists on any.
     async fn go_on(&self) {
-        tokio::join!(self.leases_end(), self.a_lease_is_warned_of(), self.the_lead_is_taken_away());
+        let ends = async { tokio::join!(self.leases_end(), self.leases_follow()) };
+        tokio::join!(ends, self.a_lease_is_warned_of(), self.the_lead_is_taken_away());
     }
 
     /// Leases end and take objects and keys along.
@@ -107,6 +122,44 @@ impl Life<'_> {
         }
         if self.matches_get("services") {
             change(&self.api::<Service>(), name).await;
+        }
+    }
+
+    /// Leases follow heartbeats that beat no more, and Pods that go: before they end for that, the operator looks again.
+    async fn leases_follow(&self) {
+        let follows = |lacks: &Right| lacks.group == "coordination.k8s.io" || lacks.resource == "pods";
+        let (beats, pods) = (self.api::<Coordination>(), self.api::<Pod>());
+        let nodes: Api<Coordination> = Api::namespaced(self.world.client.clone(), NODES);
+        if self.matters(follows) {
+            // A Pod needs one; a controller may have been faster.
+            let account = ServiceAccount { metadata: named("default"), ..ServiceAccount::default() };
+            let _ = self.api().create(&PostParams::default(), &account).await;
+        }
+        for round in 0.. {
+            if !self.matters(follows) {
+                return std::future::pending().await;
+            }
+            let (beat, node) = (format!("beat-{round}"), format!("{}-{round}", self.world.namespace));
+            let pod = format!("pod-{round}");
+            let now = || json!({"spec": {"renewTime": time::to_text(Timestamp::now())}});
+            let containers = json!([{"name": "a", "image": "example.com/none"}]);
+            let never_run =
+                json!({"spec": {"automountServiceAccountToken": false, "containers": containers}});
+            self.make(&beats, &beat, json!({}), now()).await;
+            self.make(&nodes, &node, json!({}), now()).await;
+            self.make(&pods, &pod, json!({}), never_run).await;
+            for (name, from) in [
+                (&beat, json!({"coordinationLease": {"name": beat}})),
+                (&node, json!({"node": {"name": node}})),
+                (&pod, json!({"pod": {"name": pod}})),
+            ] {
+                let spec = json!({"spec": {"ttlSeconds": 2, "renewFrom": from}});
+                self.make(&self.world.leases(), name, json!({}), spec).await;
+            }
+            sleep(Duration::from_millis(1500)).await;
+            let _ = pods.delete(&pod, &DeleteParams::default().grace_period(0)).await;
+            sleep(Duration::from_millis(3500)).await;
+            let _ = nodes.delete(&node, &DeleteParams::default()).await;
         }
     }
 
@@ -162,6 +215,10 @@ async fn change<K: Clone + std::fmt::Debug + DeserializeOwned>(api: &Api<K>, nam
     let label = uuid::Uuid::new_v4().to_string();
     let patch = Patch::Merge(json!({"metadata": {"labels": {"n": label}}}));
     let _ = api.patch(name, &PatchParams::default(), &patch).await;
+}
+
+fn named(name: &str) -> ObjectMeta {
+    ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }
 }
 
 /// What an account asked of the API server.
@@ -263,11 +320,17 @@ fn told(args: &[&str]) -> BTreeSet<Right> {
 pub(crate) async fn the_charts_rights_are_those_that_the_operator_itself_says_it_needs() {
     let kinds = "secrets,pods,deployments.apps:pointers,things.example.com/v1";
     let attachable = format!("attachable={{{kinds}}}");
+    let follow = "follow.nodes=true,follow.pods=true,follow.coordinationLeases=true";
     for (values, args) in [
         (vec![], vec![]),
         (vec!["--set", "settings.lessor=other"], vec!["--lessor", "other"]),
         (vec!["--set", "watchNamespaces={one,two}"], vec!["--namespace", "one,two"]),
         (vec!["--set", &attachable], vec!["--attachable", kinds]),
+        (vec!["--set", follow], vec!["--follow", "nodes,pods,coordination-leases"]),
+        (
+            vec!["--set", "follow.nodes=true,watchNamespaces={one,two}"],
+            vec!["--follow", "nodes", "--namespace", "one,two"],
+        ),
     ] {
         assert_eq!(rights(&documents(&render(&values).await)), told(&args), "{values:?}");
     }

@@ -67,7 +67,12 @@ pub(crate) async fn a_thousand_leases_expire_through_faulty_networks_and_nothing
         assert_eq!(replica.process.exit_status(), None, "{}", replica.process.log());
     }
 
-    assert_eq!(holder.stop().await.ended, 0, "a lease that is renewed has ended");
+    let renewals = holder.stop().await;
+    let figures = replicas.check(format_args!(
+        "{LEFT} leases, most of them granted in {granted:?}, all gone after {took:?}; {renewals:?}; by replica (requests, \
+         dropped, cut, refused): {counts:?}"
+    ));
+    assert_eq!(renewals.ended, 0, "a lease that is renewed has ended");
     for lease in &held {
         assert!(replicas.lives(lease).await, "lease {lease} has ended");
         replicas.config_maps().get(lease).await.expect("it is there");
@@ -78,9 +83,6 @@ pub(crate) async fn a_thousand_leases_expire_through_faulty_networks_and_nothing
     let shared: Vec<_> =
         shared.map(|map| map.data.iter().flatten().map(|(key, _)| &**key).collect::<Vec<_>>()).collect();
     assert_eq!(shared, vec![vec!["stays"]; LEFT / 2 / KEYS]);
-    let figures = replicas.check(format_args!(
-        "{LEFT} leases, most of them granted in {granted:?}, all gone after {took:?}; by replica (requests, dropped, cut, refused): {counts:?}"
-    ));
     assert_eq!((figures.expired + figures.unlogged, figures.objects), (LEFT, LEFT / 2), "{figures}");
     // Every write of such a primary has one chance in ten to be lost, and none of these is a reason to depose it.
     assert!(figures.primaries.len() <= 4, "a storm of changes of primary: {figures}");

@@ -86,7 +86,7 @@ pub(crate) async fn tree(args: TreeArgs, session: &Session, screen: &mut Screen)
 fn summary(reading: &Reading) -> serde_json::Value {
     let status = reading.lease.status.as_ref();
     let seconds = |duration: std::time::Duration| duration.as_secs();
-    json!({
+    let mut value = json!({
         "namespace": reading.lease.metadata.namespace,
         "name": name_of(&reading.lease),
         "state": reading.state().to_string(),
@@ -94,8 +94,11 @@ fn summary(reading: &Reading) -> serde_json::Value {
         "askedTTLSeconds": reading.lease.spec.ttl_seconds,
         "grantedTTLSeconds": reading.granted_ttl().map(seconds),
         "remainingSeconds": reading.remaining().map(seconds),
-        "follows": reading.follows(),
-        "following": reading.following().map(|following| &following.reason),
         "fencingToken": status.and_then(|status| status.fencing_token),
-    })
+    });
+    if let Some(source) = reading.follows() {
+        value["follows"] = json!(source);
+        value["following"] = json!(reading.following().map(|following| &following.reason));
+    }
+    value
 }
