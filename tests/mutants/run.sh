@@ -37,37 +37,41 @@ mutant() {
 source tests/mutants/list.sh
 ((stale == 0))
 
-# Where the tests are that a build made.
-built() { (cd "$copy" && cargo test "$@" --no-run --message-format json) | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1; }
-printf 'building %s mutants into one copy\n' "$number"
-unit=$(built -p lessor --lib)
-model=$(built -p lessor-model --test promises)
-simulation=$(built -p lessor --test simulation)
+printf '%s changes are in one copy\n' "$number"
 
 # --- Run ---
 
-# Which of these tests fail; nothing if none does.
-finds() {
-  local status=0
-  case $1 in
-    unit) (cd "$copy" && timeout 600 "$unit" "${2:-}") >"$log" 2>&1 || status=$? ;;
-    model) (cd "$copy/tests/model" && timeout 600 "$model" no_run --nocapture) >"$log" 2>&1 || status=$? ;;
-    simulation) (cd "$copy" && timeout 900 "$simulation" no_promise --nocapture) >"$log" 2>&1 || status=$? ;;
-  esac
-  ((status == 0)) && return
-  case $1 in
-    unit) sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$log" | head -n 2 | paste -sd ' ' ;;
-    model) printf 'the model, %s\n' "$(grep -m 1 -o '^P[1-8][^:]*' "$log" || echo "exit code $status")" ;;
-    simulation) printf 'the simulation, %s\n' "$(grep -m 1 -oE '^ *"?(P[1-8]|lease|a lease|late)[^:{,"]*' "$log" | sed 's/^ *"\?//' || true)" ;;
-  esac
+# The arguments that name the tests of each finder.
+declare -A tests=([unit]='-p lessor --lib' [model]='-p lessor-model --test promises' [simulation]='-p lessor --test simulation')
+declare -A binary=()
+
+# Builds a finder, and makes sure that it finds nothing where nothing is changed.
+build() {
+  # Unquoted: several arguments.
+  binary[$1]=$(cd "$copy" && cargo test ${tests[$1]} --no-run --message-format json |
+    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+  printf 'built: %s\n' "$1"
+  MUTANT='' finds "$1"
+  [[ -z $found ]] || { printf 'the tests fail as they are: %s\n' "$found"; exit 1; }
 }
 
-printf 'without any: '
-for finder in unit model simulation; do
-  found=$(finds "$finder")
-  [[ -z $found ]] || { printf 'the tests fail as they are: %s\n' "$found"; exit 1; }
-done
-printf 'all tests pass\n'
+# Sets `found` to the tests of a finder that fail; to nothing if none does.
+finds() {
+  local status=0
+  [[ -n ${binary[$1]:-} ]] || build "$1"
+  found=''
+  case $1 in
+    unit) (cd "$copy" && timeout 600 "${binary[unit]}" "${2:-}") >"$log" 2>&1 || status=$? ;;
+    model) (cd "$copy/tests/model" && timeout 600 "${binary[model]}" no_run --nocapture) >"$log" 2>&1 || status=$? ;;
+    simulation) (cd "$copy" && timeout 900 "${binary[simulation]}" no_promise --nocapture) >"$log" 2>&1 || status=$? ;;
+  esac
+  ((status != 0)) || return 0
+  found=$(case $1 in
+    unit) sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$log" | head -n 2 | paste -sd ' ' ;;
+    model) printf 'the model, %s' "$(grep -m 1 -o '^P[1-8][^:]*' "$log" || echo "exit code $status")" ;;
+    simulation) printf 'the simulation, %s' "$(grep -m 1 -oE '^ *"?(P[1-8]|lease|a lease|late)[^:{,"]*' "$log" | sed 's/^ *"\?//' || echo "exit code $status")" ;;
+  esac)
+}
 
 unnoticed=0
 number=0
@@ -75,13 +79,11 @@ mutant() {
   local name=$1 first=$2 finder found=''
   number=$((number + 1))
   [[ $name == *"$only"* ]] || return 0
-  export MUTANT=$number
   for finder in "$first" unit model simulation; do
     # Unquoted: the finder, and what it is told.
-    found=$(finds $finder)
+    MUTANT=$number finds $finder
     [[ -z $found ]] || break
   done
-  unset MUTANT
   if [[ -n $found ]]; then
     printf 'found      %s: by %s\n' "$name" "$found"
   else

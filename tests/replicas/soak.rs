@@ -3,14 +3,16 @@
 
 use std::time::Duration;
 
-use kube::api::ListParams;
+use k8s_openapi::jiff::Timestamp;
+use kube::{ResourceExt, api::ListParams};
+use lessor::api::attachment::LEASE_ANNOTATION;
 use lessor_cluster::proxy::Faults;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::{
     holder::{Holder, Tally},
-    replicas::{OwnCluster, Replicas, Way, within},
+    replicas::{OwnCluster, Replicas, Way, wall, within},
 };
 
 /// Each generation of leases has so many: one in three is renewed for a while, and none is in the end.
@@ -27,6 +29,7 @@ pub(crate) async fn leases_come_and_go_while_everything_breaks_again_and_again()
     let cluster = OwnCluster::start().await;
     let mut replicas = Replicas::three_on(cluster.0, "soak", Way::Proxied).await;
     let (mut generation, mut incident, mut ended, mut renewed) = (0, 0, 0, 0);
+    let mut checker = replicas.checker();
     while Instant::now() < until {
         let names: Vec<String> = (0..LEASES).map(|i| format!("lease-{generation}-{i}")).collect();
         for name in &names {
@@ -38,7 +41,9 @@ pub(crate) async fn leases_come_and_go_while_everything_breaks_again_and_again()
         let over = Instant::now() + GENERATION;
         while Instant::now() < over {
             sleep(PEACE).await;
-            break_something(&mut replicas, incident).await;
+            if let Some(death) = break_something(&mut replicas, incident).await {
+                checker = checker.death(death);
+            }
             incident += 1;
         }
         let Tally { accepted, ended: refused, .. } = holder.stop().await;
@@ -58,17 +63,21 @@ pub(crate) async fn leases_come_and_go_while_everything_breaks_again_and_again()
     .await;
     let leases = generation * LEASES;
     let writes = replicas.writes().requests();
-    let figures = replicas.check(format_args!(
-        "{minutes} minutes: {leases} leases, {renewed} renewals, {incident} incidents, violations: 0; {writes} writes of the \
-         operator, {:.2} for each lease from its grant to its end",
+    let figures = format!(
+        "{minutes} minutes: {leases} leases, {renewed} renewals, {incident} incidents; {writes} writes of the operator, \
+         {:.2} for each lease and what is attached to it",
         writes as f64 / leases as f64
-    ));
+    );
+    let figures = replicas.check_with(&checker, figures);
+    let maps = replicas.config_maps().list_metadata(&ListParams::default()).await.expect("config maps");
+    let attached = maps.iter().filter(|map| map.annotations().contains_key(LEASE_ANNOTATION));
+    assert_eq!(attached.count(), 0, "what was attached is left");
     assert_eq!(ended, 0, "leases that were renewed have ended");
     assert_eq!(figures.expired + figures.unlogged, generation * LEASES, "{figures}");
 }
 
-/// One incident after another, each over after some seconds.
-async fn break_something(replicas: &mut Replicas, number: usize) {
+/// One incident after another, each over after some seconds. Answers when the API server died, if it did.
+async fn break_something(replicas: &mut Replicas, number: usize) -> Option<Timestamp> {
     let primary = replicas.status().await.and_then(|status| crate::replicas::index_of(&status.primary?));
     // Mostly the primary, which has most to lose.
     let index = primary.filter(|_| !number.is_multiple_of(4)).unwrap_or(number % 3);
@@ -105,9 +114,12 @@ async fn break_something(replicas: &mut Replicas, number: usize) {
         _ => {
             let server = replicas.cluster.api_server().expect("an API server");
             server.kill().await.expect("it is killed");
+            let death = wall();
             sleep(pause / 4).await;
             server.restart().await.expect("it starts");
             replicas.cluster.wait_ready().await.expect("it is ready");
+            return Some(death);
         }
     }
+    None
 }

@@ -64,6 +64,12 @@ impl<'a> Object<'a> {
         self.versions.iter().rev().find(|version| version.number <= number)
     }
 
+    /// When the last request about it was received.
+    pub(crate) fn last_seen(&self) -> Timestamp {
+        let seen = self.versions.iter().map(|version| version.made_by).chain(self.gone_by);
+        seen.map(|request| request.received).max().unwrap_or(Timestamp::MIN)
+    }
+
     /// Resource, namespace and name, for people.
     pub(crate) fn label(&self) -> String {
         format!("{} {}/{}", self.resource, self.namespace, self.name)
