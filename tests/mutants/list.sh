@@ -12,9 +12,6 @@ mutant 'an end is committed without a resourceVersion' 'unit operator::server' s
   '"metadata": (if @ { json!({"uid": uid.to_string()}) } else { json!({"uid": uid.to_string(), "resourceVersion": version.to_string()}) }),
                     "status": status,'
 
-mutant 'the API server accepts a lower term' simulation tests/simulation/server.rs \
-  'if before["term"].is_i64()' 'if !@ && before["term"].is_i64()'
-
 mutant 'an object is deleted whatever its version is' 'unit operator::server' src/operator/server.rs \
   'resource_version: Some(version.to_string())' 'resource_version: (!@).then(|| version.to_string())'
 
@@ -27,14 +24,14 @@ mutant 'keys are removed by a patch that is bound to the uid alone' 'unit operat
 mutant 'nothing is read again after a conflict' 'unit operator::replica' src/operator/replica/answers.rs \
   'entry.stale = true;' 'entry.stale = !@;'
 
-mutant 'an ended lease does not linger' simulation src/operator/leases.rs \
+mutant 'an ended lease does not linger' 'unit operator::replica' src/operator/leases.rs \
   'entry.linger_until = now.mono + settings.linger;' \
   'entry.linger_until = now.mono + if @ { Duration::ZERO } else { settings.linger };'
 
-mutant 'a lease is released while something is attached' model src/operator/step.rs \
+mutant 'a lease is released while something is attached' 'unit operator::replica' src/operator/step.rs \
   'if self.attached != Attached::default() {' 'if !@ && self.attached != Attached::default() {'
 
-mutant 'a kind that cannot be seen holds up no release' model src/operator/replica/next.rs \
+mutant 'a kind that cannot be seen holds up no release' 'unit operator::replica' src/operator/replica/next.rs \
   'linger_until: entry.linger_until.max(self.sights.blind_until(&place.namespace, now)),' \
   'linger_until: if @ { entry.linger_until } else { entry.linger_until.max(self.sights.blind_until(&place.namespace, now)) },'
 
@@ -44,10 +41,10 @@ mutant 'what is attached once the release was sent goes too' 'unit operator::rep
 mutant 'the finalizer comes after the grant' 'unit operator::replica' src/operator/step.rs \
   'if !record.has_finalizer && !self.settings.dry_run {' 'if !@ && !record.has_finalizer && !self.settings.dry_run {'
 
-mutant 'renewals are not seen' model src/operator/leases.rs \
+mutant 'renewals are not seen' 'unit operator::replica' src/operator/leases.rs \
   'change.renewed = old.is_renewed_by(new);' 'change.renewed = !@ && old.is_renewed_by(new);'
 
-mutant 'a deadline is counted from the time that the holder names' simulation src/operator/leases.rs \
+mutant 'a deadline is counted from the time that the holder names' 'unit operator::replica' src/operator/leases.rs \
   'expect(new, self.lessor.renew_with(uid, ttl.into(), now.lease));' \
   'let named = new.renew_time.as_deref().and_then(|named| named.parse::<Timestamp>().ok()).filter(|_| @);
             let since = named.map_or(now.lease, |named| now.lease - elapsed(named, now.wall));
@@ -72,7 +69,7 @@ mutant 'a start with nothing known has no grace' 'unit operator::leases' src/ope
 mutant 'the grace of a start passes while the server is not heard' 'unit operator::leases' src/operator/leases.rs \
   'settings.start_grace.saturating_sub(now.lease' 'settings.start_grace.saturating_sub(if @ { now.mono } else { Duration::ZERO }).saturating_sub(now.lease'
 
-mutant 'a follower takes a server that hangs for a primary that is gone' model src/operator/replica/act.rs \
+mutant 'a follower takes a server that hangs for a primary that is gone' 'unit operator::replica' src/operator/replica/act.rs \
   'if self.leading.is_some() {
             return None;
         }
@@ -107,3 +104,6 @@ mutant 'the index keeps what was removed' 'unit lessor::' src/lessor/table.rs \
 
 mutant 'an end that failed is not tried again' 'unit lessor::' src/lessor/ends.rs \
   'let again = self.try_again(n, now);' 'if @ { return None; } let again = self.try_again(n, now);'
+
+mutant 'the API server accepts a lower term' simulation tests/simulation/server.rs \
+  'if before["term"].is_i64()' 'if !@ && before["term"].is_i64()'

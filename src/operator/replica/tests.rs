@@ -348,6 +348,46 @@ fn what_is_attached_once_the_release_was_sent_stays_until_the_release_is_refused
 }
 
 #[test]
+fn an_ended_lease_lingers_for_what_was_attached_just_before() {
+    let mut play = Play::primary();
+    play.see_lease(ended);
+    play.pass(1_900);
+    assert_eq!(play.asked, []);
+    play.pass(200);
+    play.ask(|request| matches!(request, Request::SetFinalizers { .. }));
+}
+
+#[test]
+fn a_kind_that_cannot_be_seen_for_a_moment_holds_up_releases() {
+    let mut play = Play::primary();
+    let kind = Arc::new(Kind::config_map());
+    let failure = Failure::Other("the connection was cut".to_owned());
+    play.observe(Observation::Object(kind.clone(), None, Seen::Failing(failure)));
+    play.see_lease(ended);
+    play.pass(4_000);
+    assert_eq!(play.asked, []);
+    play.observe(Observation::Object(kind, None, Seen::Resumed));
+    play.pass(4_000);
+    play.ask(|request| matches!(request, Request::SetFinalizers { .. }));
+}
+
+#[test]
+fn a_renewal_counts_from_when_it_is_seen_whatever_its_holder_calls_it() {
+    let mut play = Play::follower();
+    play.see_lease(|_| {});
+    play.see_lease(granted);
+    for named in ["2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z"] {
+        play.pass(3_000);
+        play.see_lease(|lease| {
+            granted(lease);
+            lease["spec"]["renewTime"] = json!(named);
+        });
+        let deadline = play.replica.leases().deadline(Uuid::parse_str(UID).expect("a uid"));
+        assert_eq!(deadline, Some(LeaseTime::from_duration(play.mono + Duration::from_secs(10))));
+    }
+}
+
+#[test]
 fn an_object_attached_to_a_living_lease_of_the_name_stays() {
     let mut play = Play::primary();
     grant(&mut play);
