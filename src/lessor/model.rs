@@ -328,6 +328,23 @@ fn compare(lessor: &mut Lessor<Id, Item>, model: &Model) -> Result<(), TestCaseE
     Ok(())
 }
 
+/// What random operations found: an end that failed, to be tried again at a time that an extension had moved before
+/// others, kept the lease from being overdue in its turn after the demotion.
+#[test]
+fn an_end_that_failed_leaves_its_lease_overdue_in_its_turn() {
+    let mut lessor: Lessor<Id> = Lessor::new(Config { retry: RETRY, ..Config::default() });
+    let at = |millis: u64| lease_time(5_000_000 + millis);
+    assert!(lessor.grant(1, Ttl::from_millis(0), at(0)).is_ok());
+    assert!(lessor.grant(2, Ttl::from_millis(1), at(0)).is_ok());
+    lessor.promote(Duration::ZERO);
+    assert_eq!(lessor.poll(at(1218), 2), [1, 2]);
+    assert!(lessor.failed(2, at(1218)).is_some());
+    lessor.promote(Duration::from_millis(1001));
+    assert!(lessor.failed(1, at(1218)).is_some());
+    lessor.demote();
+    assert_eq!(lessor.overdue(at(1218)), Some((1, at(1001))));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 

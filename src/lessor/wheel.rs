@@ -139,7 +139,7 @@ impl Wheel {
         }
         while let Some((at, n)) = self.early.pop_first() {
             nodes.node_mut(n).unfile(n);
-            other.file(nodes, n, at);
+            other.push(nodes, n, MOVING, at);
         }
     }
 

@@ -109,7 +109,7 @@ pub(crate) async fn each_flag_has_an_environment_variable_and_a_chart_value() {
         &render(&[
             "--set",
             "settings.dryRun=true,settings.identity=me,watchNamespaces={one},attachable={secrets},\
-             settings.otlpEndpoint=http://collector:4318",
+             settings.otlpEndpoint=http://collector:4318,follow.pods=true",
         ])
         .await,
     );

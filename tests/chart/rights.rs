@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -18,7 +19,10 @@ use kube::{
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
 use lessor::api::{Lessor, time};
-use lessor_cluster::audit::Entry;
+use lessor_cluster::{
+    audit::Entry,
+    proxy::{Hold, Proxy},
+};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -26,6 +30,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     account::{Account, Right, Template, rights, without},
     release::{documents, render},
+    requests::Step,
     world::{PATIENCE, heavy, kit},
 };
 
@@ -65,6 +70,8 @@ struct Life<'a> {
     world: &'a kit::World,
     /// The only right that matters; `None`: all.
     lacks: Option<&'a Right>,
+    /// The operator's way to the API server, where its writes are to be overtaken.
+    proxy: Option<&'a Proxy>,
 }
 
 impl Life<'_> {
@@ -93,36 +100,30 @@ impl Life<'_> {
             let outside = json!({"spec": {"type": "ExternalName", "externalName": "example.com"}});
             self.make(&self.api::<Service>(), &name, whole, outside).await;
             self.make(&self.world.leases(), &name, json!({}), json!({"spec": {"ttlSeconds": 1}})).await;
+            if let Some(proxy) = self.proxy {
+                self.overtake_the_end(proxy, &name, &keys).await;
+            }
             let end = Instant::now() + Duration::from_secs(4);
             while Instant::now() < end && self.is_there(&name).await {
-                self.contend(&name, &keys).await;
-                sleep(Duration::from_millis(if self.contended() { 0 } else { 100 })).await;
+                sleep(Duration::from_millis(100)).await;
             }
         }
     }
 
-    /// Whether objects are changed at the very moment that they are to go, so that they have to be read again.
-    fn contended(&self) -> bool {
-        self.matches_get("")
-    }
-
-    fn matches_get(&self, resource: &str) -> bool {
-        self.matters(|lacks| lacks.verb == "get" && (resource.is_empty() || lacks.resource == resource))
-    }
-
-    async fn contend(&self, name: &str, keys: &str) {
-        if self.matches_get("leases") {
-            change(&self.world.leases(), name).await;
-        }
-        if self.matches_get("configmaps") {
-            change(&self.world.config_maps(), name).await;
-        }
-        if self.matches_get("secrets") {
-            change(&self.api::<Secret>(), keys).await;
-        }
-        if self.matches_get("services") {
-            change(&self.api::<Service>(), name).await;
-        }
+    /// While a write of the operator is on its way its object changes, so that it has to be read again.
+    async fn overtake_the_end(&self, proxy: &Proxy, name: &str, keys: &str) {
+        let hold =
+            |method: &'static str, path: String| proxy.hold_request(move |seen| seen.is(method, &path));
+        let objects = [
+            hold("DELETE", format!("/configmaps/{name}")),
+            hold("PATCH", format!("/secrets/{keys}")),
+            hold("DELETE", format!("/services/{name}")),
+        ];
+        overtake(proxy.hold_request(Step::Commit.of(name)), &self.world.leases(), name).await;
+        let [map, secret, service] = objects;
+        overtake(map, &self.world.config_maps(), name).await;
+        overtake(secret, &self.api::<Secret>(), keys).await;
+        overtake(service, &self.api::<Service>(), name).await;
     }
 
     /// Leases follow heartbeats that beat no more, and Pods that go: before they end for that, the operator looks again.
@@ -210,15 +211,26 @@ impl Life<'_> {
     }
 }
 
-/// Changes an object, if it is there.
-async fn change<K: Clone + std::fmt::Debug + DeserializeOwned>(api: &Api<K>, name: &str) {
-    let label = uuid::Uuid::new_v4().to_string();
-    let patch = Patch::Merge(json!({"metadata": {"labels": {"n": label}}}));
-    let _ = api.patch(name, &PatchParams::default(), &patch).await;
+/// Waits for what is to be held, changes the object, and lets it go on.
+async fn overtake<K: Clone + std::fmt::Debug + DeserializeOwned>(hold: Hold, api: &Api<K>, name: &str) {
+    // Where a right is missing it may never come.
+    if tokio::time::timeout(Duration::from_secs(4), hold.reached()).await.is_ok() {
+        let patch = Patch::Merge(json!({"metadata": {"labels": {"changed": "meanwhile"}}}));
+        let _ = api.patch(name, &PatchParams::default(), &patch).await;
+    }
+    hold.release();
 }
 
 fn named(name: &str) -> ObjectMeta {
     ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }
+}
+
+/// A proxy, and the account's way through it.
+async fn by_proxy(world: &kit::World, account: &Account) -> (Proxy, PathBuf) {
+    let proxy = world.cluster.proxy().await.expect("a proxy");
+    let name = format!("{}-by-proxy", world.namespace);
+    let kubeconfig = proxy.kubeconfig_with_token(&name, &account.token).expect("a kubeconfig");
+    (proxy, kubeconfig)
 }
 
 /// What an account asked of the API server.
@@ -234,8 +246,9 @@ pub(crate) async fn no_right_is_missing_and_none_is_too_many() {
     let objects = Template::new(&VALUES).await.objects(&world);
     let given: BTreeSet<Use> = rights(&objects).iter().map(use_of).collect();
     let account = Account::new(&world, &objects).await;
-    let operator = world.operator_with(&account.kubeconfig, &ARGS);
-    let life = Life { world: &world, lacks: None };
+    let (proxy, kubeconfig) = by_proxy(&world, &account).await;
+    let operator = world.operator_with(&kubeconfig, &ARGS);
+    let life = Life { world: &world, lacks: None, proxy: Some(&proxy) };
     let mut uses = BTreeSet::new();
     let all_used = async {
         let start = Instant::now();
@@ -281,7 +294,13 @@ async fn lives_without(number: usize, right: &Right, template: &Template) -> Res
     let lacks = rights(&objects).into_iter().nth(number).expect("a right");
     assert_eq!((&lacks.verb, &lacks.resource), (&right.verb, &right.resource));
     let account = Account::new(&world, &without(&objects, &lacks)).await;
-    let operator = world.operator_with(&account.kubeconfig, &ARGS);
+    // What is only read again needs to be overtaken.
+    let proxied = match lacks.verb.as_str() {
+        "get" => Some(by_proxy(&world, &account).await),
+        _ => None,
+    };
+    let kubeconfig = proxied.as_ref().map_or(&account.kubeconfig, |(_, kubeconfig)| kubeconfig);
+    let operator = world.operator_with(kubeconfig, &ARGS);
     let said = format!("cannot {} resource \"{}\"", lacks.verb, lacks.resource);
     let told = async {
         let start = Instant::now();
@@ -299,7 +318,8 @@ async fn lives_without(number: usize, right: &Right, template: &Template) -> Res
             sleep(Duration::from_secs(1)).await;
         }
     };
-    let life = Life { world: &world, lacks: Some(&lacks) };
+    let proxy = proxied.as_ref().map(|(proxy, _)| proxy);
+    let life = Life { world: &world, lacks: Some(&lacks), proxy };
     tokio::select! {
         told = told => told,
         () = life.go_on() => Ok(()),

@@ -5,7 +5,8 @@
 //! - `cost`: what is asked is the same, whoever asks; at rest an account of its own already asks nothing;
 //! - `process::it_waits_for_crds_that_are_missing_and_says_so`: nothing that needs a right happens before there are CRDs;
 //! - `crash::restarts_move_no_deadline_by_more_than_a_few_seconds_however_often`: half a minute for what others show too;
-//! - hundreds of leases, renewals and keys at once (in `expiry`, `renewal` and `removal`): the same requests, only more.
+//! - hundreds of leases, renewals, keys and updates at once (in `expiry`, `renewal` and `removal`): the same requests, only
+//!   more.
 
 use libtest_mimic::Trial;
 
@@ -70,7 +71,6 @@ with_the_charts_rights![
     removal::a_key_attached_to_another_lease_on_the_way_of_its_removal_survives,
     removal::keys_of_an_object_made_anew_on_the_way_of_their_removal_survive,
     removal::an_edit_on_the_way_of_a_removal_is_kept_and_the_key_goes_all_the_same,
-    removal::keys_go_and_no_edit_is_lost_in_an_object_that_others_update_all_the_time,
     renewal::a_renewal_just_before_the_deadline_keeps_the_lease_and_one_just_after_is_refused,
     renewal::an_end_that_was_decided_before_a_renewal_never_goes_through,
     renewal::an_end_that_arrives_after_the_death_of_its_operator_spares_a_renewed_lease,

@@ -231,6 +231,10 @@ impl Follows {
             return Change::default();
         }
         self.unlink(uid);
+        if let Some(before) = self.places.get(place).copied() {
+            // One of its name, whose end nobody has seen.
+            self.unlink(before);
+        }
         let origin = restored.map_or(Origin::Fresh, |was_alive| Origin::Restored { was_alive });
         let follower = Follower {
             place: place.clone(),

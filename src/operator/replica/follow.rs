@@ -35,23 +35,29 @@ impl Replica {
                 }
                 self.set_unseen(lookout, None, now);
             }
-            Seen::Resumed => self.set_unseen(lookout, None, now),
+            Seen::Resumed => drop(self.set_unseen(lookout, None, now)),
+            // Whatever may pass by itself is waited for: each end asks for the source by itself.
+            Seen::Failing(failure) if failure.is_transient() => {
+                tracing::debug!(%lookout, %failure, "watch of what leases follow fails, trying again");
+            }
             Seen::Failing(failure) => {
-                tracing::warn!(%lookout, %failure, "watch of what leases follow fails, trying again");
-                // Whatever may pass by itself is waited for: each end asks for the source by itself.
-                if !failure.is_transient() {
-                    self.set_unseen(lookout, Some(following::UNWATCHED), now);
+                if self.set_unseen(lookout, Some(following::UNWATCHED), now) {
+                    tracing::warn!(%lookout, %failure, "what leases follow can't be watched, trying again");
                 }
             }
         }
     }
 
-    fn set_unseen(&mut self, lookout: &Lookout, unseen: Option<&'static str>, now: &Now) {
+    /// The sources that a lookout shows can't be seen, or can be again. Answers whether that is news.
+    fn set_unseen(&mut self, lookout: &Lookout, unseen: Option<&'static str>, now: &Now) -> bool {
+        let mut news = false;
         for source in self.follows.shown_by(lookout) {
             if self.follows.set_unseen(&source, unseen) {
+                news = true;
                 self.settle_followers(&source, now);
             }
         }
+        news
     }
 
     /// Takes in a sight of a source; `None`: it isn't there.
@@ -237,6 +243,15 @@ impl Replica {
         }
     }
 
+    /// A follower of the primary has read what a lease follows that seems overdue.
+    pub(super) fn source_checked(&mut self, request: &Request, answer: Answer, now: &Now) {
+        let Request::ReadSource { source } = request else { return };
+        // Before its end the source is read again, by whoever is primary then.
+        if let Err(refusal) = self.source_answered(source, answer, LeaseTime::ZERO, now) {
+            tracing::debug!(?source, %refusal, "not read");
+        }
+    }
+
     fn source_answered(
         &mut self,
         source: &Source,
@@ -254,8 +269,8 @@ impl Replica {
             }
             Answer::Gone => self.see_source(source, None, now),
             Answer::Refused(Refusal::Forbidden(message)) if source.kind != SourceKind::Lease => {
-                tracing::warn!(?source, message, "what leases follow can't be read");
                 if self.follows.set_unseen(source, Some(following::UNWATCHED)) {
+                    tracing::warn!(?source, message, "what leases follow can't be read, trying again");
                     self.settle_followers(source, now);
                 }
                 self.follows.leave_unread(source.clone());
@@ -274,7 +289,7 @@ impl Replica {
 
     /// The request that reads what a lease follows before it ends by time.
     pub(super) fn confirmation(&self, uid: Uuid, now: &Now) -> Option<Request> {
-        let deadline = self.leases.deadline(uid)?;
+        let deadline = self.leases.deadline(uid).filter(|deadline| *deadline <= now.lease)?;
         self.follows.unread_for(uid, deadline, now.lease, FRESH).map(|source| read(&source))
     }
 
@@ -285,6 +300,13 @@ impl Replica {
         let followed =
             Followed { source: source.into(), uid: None, condition: Some((alive, reason.into(), 0)) };
         Some((alive, followed.explain()))
+    }
+
+    /// What has to be read beside the lease itself, before this replica takes over since it is overdue: its own watch of
+    /// sources may be what is late.
+    pub(super) fn also_checked(&self, work: &Work, flight: &Flight, now: &Now) -> Option<Request> {
+        let (Work::Lease(uid), Request::ReadLease { .. }) = (work, &flight.request) else { return None };
+        self.confirmation(*uid, now).filter(|request| matches!(request, Request::ReadSource { .. }))
     }
 
     /// What a lease follows, for its next step.

@@ -84,10 +84,19 @@ impl Replica {
                 return;
             }
             (_, Answer::Lease(lease)) => self.see_lease(&lease, now),
+            (_, answer @ (Answer::Source(_) | Answer::Gone))
+                if matches!(flight.request, Request::ReadSource { .. }) =>
+            {
+                self.source_checked(&flight.request, answer, now);
+            }
             (Work::Object(id), Answer::Object(meta)) => self.see_object(id, &meta, now),
             (Work::Lease(uid), _) => self.lose_lease(*uid, Version::MAX, now),
             (Work::Object(id), _) => self.lose_object(id, None, now),
             (Work::Approach, _) => {}
+        }
+        if let Some(request) = self.also_checked(work, flight, now) {
+            self.send(Cause::Check(work.clone()), request, now.mono + self.settings.lease_duration, now);
+            return;
         }
         let undone = match work {
             Work::Approach => false,

@@ -208,3 +208,28 @@ fn a_maximum_lifetime_asks_no_source() {
     play.pass(200);
     play.until(is_end);
 }
+
+#[test]
+fn a_replica_whose_own_watch_is_late_does_not_take_over() {
+    let mut play = Play::follower();
+    play.replica.follows = Follows::new(SourceKind::ALL, true);
+    let follows = |lease: &mut Value| {
+        granted(lease);
+        lease["spec"] = spec(&node());
+        lease["status"]["follows"] = json!({"source": "node/worker"});
+    };
+    play.see_lease(follows);
+    play.beat("0");
+    play.pass(17_000);
+    let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
+    let mut lessor = play.lessor(json!({"primary": "other_1", "term": 1}));
+    lessor.metadata.resource_version = Some("1".to_owned());
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
+    let lease = play.lease(follows);
+    play.answer(ticket, Answer::Lease(lease));
+    let ticket = play.ask(reads_source);
+    let heartbeat = play.heartbeat("1");
+    play.answer(ticket, Answer::Source(Box::new(heartbeat)));
+    assert_eq!(play.asked, [], "it is not overdue");
+}
