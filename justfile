@@ -47,7 +47,7 @@ doc:
 
 # Check licences, sources, duplicates and advisories of all dependencies
 deny:
-    cargo deny check
+    cargo deny --workspace check
 
 # Generate the custom resource definitions from the code
 crds:
@@ -78,6 +78,14 @@ bench-follow *args:
 simulate seeds="200":
     SEEDS={{ seeds }} cargo test --test simulation no_promise -- --nocapture
 
+# Explore ten million states of the model, with two faults in each run
+model states="2700000" faults="2":
+    MODEL_STATES={{ states }} MODEL_FAULTS={{ faults }} cargo test -p lessor-model no_run -- --nocapture
+
 # Break the code in one place after another, and see which test finds it; part of a name tries only those
 mutants name="":
     bash tests/mutants/run.sh {{ quote(name) }}
+
+# Three replicas on a real API server, leases that come and go, and something that breaks every few seconds
+soak minutes="10":
+    SOAK_MINUTES={{ minutes }} cargo test --test replicas -- --ignored soak

@@ -384,7 +384,7 @@ pub struct Follows {
 }
 
 /// How much is attached to a lease.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Attached {
     /// Whole objects.

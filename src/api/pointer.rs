@@ -19,7 +19,7 @@ pub const MAX_LENGTH: usize = 1024;
 pub struct Pointer(Arc<str>);
 
 /// Why a text is no pointer that may be removed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum PointerError {
     /// It doesn't begin with a slash.
     #[error("{0:?} is no JSON pointer: it begins with a slash, like \"/spec/suspend\"")]

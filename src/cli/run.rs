@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(long, env = "LESSOR_MAX_CLOCK_SKEW", default_value = "2s", value_parser = duration)]
     max_clock_skew: Duration,
 
-    /// Nothing ends for this long after a start: holders may have been unable to renew.
+    /// Nothing ends after a start for this long from when the API server is first heard: holders may have been unable to renew.
     #[arg(long, env = "LESSOR_START_GRACE", default_value = "10s", value_parser = duration)]
     start_grace: Duration,
 

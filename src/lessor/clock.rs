@@ -28,7 +28,7 @@ use super::LeaseTime;
 /// It may step back when an outage is noticed, to the last sign of life. While it [stands
 /// still](Self::stands_still), somebody must ask the server something, or it stands still for ever: at rest
 /// nobody would.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseClock {
     patience: Duration,
     /// How much monotonic time was no lease time.
@@ -80,11 +80,9 @@ impl LeaseClock {
         self.held
     }
 
-    /// A request goes out. Its id is the caller's choice, and free again once the request is answered, failed
-    /// or withdrawn.
+    /// A request goes out. Its id is the caller's choice, and unique.
     pub fn sent(&mut self, request: u64, mono: Duration) {
-        self.withdrawn(request, mono);
-        self.out.insert(request, mono);
+        self.out.entry(request).or_insert(mono);
     }
 
     /// A request was answered, and well: whatever the answer says, the server was able to give it (so are
@@ -107,10 +105,12 @@ impl LeaseClock {
         self.suspect = true;
     }
 
-    /// Nobody waits for this request any more. If it has been out for too long, that counts as its failure.
+    /// Nobody waits for this request any more. That says nothing of the server, but doesn't excuse it either: from
+    /// when the request has been out for too long, the server counts as silent, as if somebody still waited,
+    /// unless it has answered a later request.
     pub fn withdrawn(&mut self, request: u64, mono: Duration) {
-        if let Some(sent) = self.out.remove(&request) {
-            self.suspect |= self.is_slow(sent, mono);
+        if self.out.get(&request).is_some_and(|sent| self.is_slow(*sent, mono)) {
+            self.failed(request);
         }
     }
 
@@ -230,6 +230,27 @@ mod tests {
         clock.withdrawn(2, at(8000));
         assert_eq!(reads(&clock, 8000), 0);
         assert!(clock.stands_still(at(8000)));
+    }
+
+    #[test]
+    fn requests_that_are_given_up_soon_do_not_hide_that_the_server_hangs() {
+        let mut clock = clock();
+        clock.sent(1, at(1000));
+        clock.withdrawn(1, at(1600));
+        clock.sent(2, at(1900));
+        // Answered within the patience, but the silence has lasted longer.
+        clock.answered(2, at(2800));
+        assert_eq!(reads(&clock, 2800), 0);
+    }
+
+    #[test]
+    fn a_later_answer_excuses_a_request_that_was_withdrawn() {
+        let mut clock = clock();
+        clock.sent(1, at(1000));
+        clock.withdrawn(1, at(1100));
+        clock.sent(2, at(1200));
+        clock.answered(2, at(1300));
+        assert_eq!(reads(&clock, 8000), 8000);
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(super) struct Sought {
     first: Place,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Index {
     /// A power of two of them, at most two thirds taken; or none at all.
     places: Vec<Place>,

@@ -9,7 +9,7 @@ use super::{
 };
 
 /// An item's owner, and its neighbours in the list of that lease's items.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Item {
     lease: u32,
     prev: u32,

@@ -19,7 +19,7 @@ const ZERO: u64 = 1 << 40;
 /// Leases in memory. See the [module](super) for how it works and what it costs.
 ///
 /// `I` is what leases are known by, `K` what can be attached to them; without attachments leave it out.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Lessor<I, K = ()> {
     pub(super) config: Config,
     pub(super) leases: Slots<I>,
@@ -48,7 +48,7 @@ pub struct Granted {
 }
 
 /// A lease, as it stood when it was looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lease<I> {
     /// What it's known by.
     pub id: I,
@@ -65,7 +65,7 @@ pub struct Lease<I> {
 }
 
 /// What a lease does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// It runs towards its deadline.
     Active,

@@ -95,7 +95,7 @@ impl<I> Slot<I> {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Slots<I> {
     index: Index,
     chunks: Vec<Vec<Slot<I>>>,

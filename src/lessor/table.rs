@@ -4,13 +4,13 @@ use std::{hash::Hash, mem};
 
 use super::index::{Found, Index, NONE, Sought};
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Entry<K, V> {
     Free { next: u32 },
     Used { key: K, value: V },
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Table<K, V> {
     index: Index,
     entries: Vec<Entry<K, V>>,

@@ -63,7 +63,7 @@ impl Nodes for Vec<Node> {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Wheel {
     heads: Vec<Node>,
     occupied: [u64; LEVELS],

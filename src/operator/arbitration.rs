@@ -17,6 +17,8 @@
 //! It takes that a term gets onto a `Lessor` by a claim of that very object only. A primary whose `Lessor` was deleted
 //! can't prove itself on a new one: it claims it, and goes on under a new term.
 
+use std::hash::{Hash, Hasher};
+
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -82,7 +84,7 @@ pub enum Verdict {
     Orphaned(Term),
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 enum Stage {
     Idle,
     Proving(Term),
@@ -96,7 +98,7 @@ enum Stage {
 }
 
 /// The arbitration of one replica: one at a time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Arbitration {
     identity: String,
     known: Option<Known>,
@@ -119,6 +121,13 @@ impl Arbitration {
     /// Whether a request of an arbitration is under way.
     pub fn is_busy(&self) -> bool {
         self.stage != Stage::Idle
+    }
+
+    /// Feeds all that decides what is next.
+    pub(super) fn digest(&self, state: &mut impl Hasher) {
+        let known = self.known.as_ref();
+        known.map(|known| (known.version, &known.status.primary, known.status.term)).hash(state);
+        (&self.stage, self.claiming).hash(state);
     }
 
     /// Takes in a version of our `Lessor`. Answers with whom it names, if it is news.

@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
     fmt,
+    hash::{Hash, Hasher},
     ops::Bound,
     sync::Arc,
     time::Duration,
@@ -107,7 +108,7 @@ impl fmt::Debug for ObjectId {
 }
 
 /// Why something attached doesn't go though it should, and when to try again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Hindrance {
     /// In one word, for conditions and metrics.
     pub reason: &'static str,
@@ -120,7 +121,7 @@ pub struct Hindrance {
 }
 
 /// An attached object, as some version of it shows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Object {
     /// Its uid.
     pub uid: Uuid,
@@ -194,7 +195,7 @@ pub(super) fn is_attached(annotations: &BTreeMap<String, String>) -> bool {
 }
 
 /// The index.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct AttachedObjects {
     objects: HashMap<ObjectId, Object>,
     /// One tree for all leases, since most have one object and a tree of its own would cost each half a kilobyte. In one order
@@ -330,6 +331,15 @@ impl AttachedObjects {
     /// Every object with an annotation of ours.
     pub fn iter(&self) -> impl Iterator<Item = (&ObjectId, &Object)> {
         self.objects.iter()
+    }
+
+    /// Feeds all that is known of all objects, in one order.
+    pub(super) fn digest(&self, state: &mut impl Hasher) {
+        let mut ids: Vec<&ObjectId> = self.objects.keys().collect();
+        ids.sort_unstable();
+        for id in ids {
+            (id, self.objects.get(id)).hash(state);
+        }
     }
 
     /// How much is attached to the lease at `place`.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    hash::{Hash, Hasher},
     time::Duration,
 };
 
@@ -25,7 +26,7 @@ use crate::{
 const RESOLUTION: Duration = Duration::from_secs(1);
 
 /// A lease, and what is remembered of it beside its object.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Entry {
     /// The object as last seen.
     pub record: Record,
@@ -78,6 +79,7 @@ pub struct Change {
 }
 
 /// All leases.
+#[derive(Clone)]
 pub struct Leases {
     /// Boxed, since a table of which up to half is empty would double what they take.
     entries: HashMap<Uuid, Box<Entry>>,
@@ -360,6 +362,19 @@ impl Leases {
         self.entries.is_empty()
     }
 
+    /// Feeds all that is known of all leases, in one order.
+    pub(super) fn digest(&self, state: &mut impl Hasher) {
+        let mut uids: Vec<&Uuid> = self.entries.keys().collect();
+        uids.sort_unstable();
+        for uid in uids {
+            (uid, self.entries.get(uid), self.lessor.lookup(*uid)).hash(state);
+        }
+        // One uid is one place, so what lies where follows, and whose news it is.
+        let mut buried: Vec<&Uuid> = self.buried.keys().chain(self.places.values()).collect();
+        buried.sort_unstable();
+        (buried, self.buried.len(), self.lessor.is_primary(), self.lessor.next_wakeup()).hash(state);
+    }
+
     /// Takes those leases from the lessor whose time has run out, in the order of their deadlines and as many as its rate
     /// allows. Each is handed out once, until something about it changes.
     pub fn hand_out(&mut self, now: &Now) -> Vec<Uuid> {
@@ -529,7 +544,8 @@ fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: 
         remaining = ttl;
     }
     // On a start nobody knows how long holders couldn't renew. A suspended lease lost nothing meanwhile.
-    let grace = settings.start_grace.saturating_sub(now.mono);
+    // In lease time: as long as the server hasn't been heard at all, holders can't renew.
+    let grace = settings.start_grace.saturating_sub(now.lease.since(LeaseTime::ZERO));
     let remaining = if record.suspend { remaining } else { remaining.max(grace) };
     expect(record, lessor.restore(record.uid, ttl.into(), remaining, now.lease));
     expect(
@@ -569,4 +585,71 @@ fn granted_by(record: &Record, recorded: Recorded) -> Option<i64> {
 fn published_deadline(record: &Record, now: &Now) -> Option<LeaseTime> {
     let expiry = from_millis(record.status.expiry?);
     Some(now.lease + elapsed(now.wall, expiry))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const TTL: u64 = 20;
+
+    fn second(second: i64) -> Timestamp {
+        Timestamp::constant(1_800_000_000, 0) + SignedDuration::from_secs(second)
+    }
+
+    /// What remains of a lease at a cold start, in seconds: granted and renewed at these seconds of the server's clock,
+    /// seen at second 100, when the replica has run for `mono` seconds and heard the server for `heard`.
+    fn remains(granted: i64, renewed: i64, mono: u64, heard: u64) -> u64 {
+        let uid = Uuid::from_u128(7);
+        let lease = serde_json::from_value(json!({
+            "metadata": {
+                "namespace": "shop", "name": "cart", "uid": uid.to_string(), "resourceVersion": "1", "generation": 1,
+            },
+            "spec": {"ttlSeconds": TTL},
+            "status": {
+                "observedGeneration": 1, "grantedTTLSeconds": TTL, "grantTime": second(granted).to_string(),
+            },
+        }));
+        let record = Record::read(&lease.expect("a lease")).expect("a record");
+        let recorded =
+            Recorded { renewed: Some(second(renewed)), published: Some(second(granted.max(renewed))) };
+        let now = Now {
+            mono: Duration::from_secs(mono),
+            lease: LeaseTime::from_duration(Duration::from_secs(heard)),
+            wall: second(100),
+            server: Some(second(100)),
+            silence: Duration::ZERO,
+            deaf: false,
+        };
+        let settings = Settings::default();
+        let mut leases = Leases::new(&settings);
+        leases.apply(record, recorded, &now, &settings);
+        leases.held(uid, &now).expect("it is held").remaining.as_secs()
+    }
+
+    /// For times in whole seconds, and the clocks of two API servers.
+    const SLACK: u64 = 1 + 2;
+
+    #[test]
+    fn at_a_cold_start_the_ttl_counts_from_the_last_renewal_that_the_server_recorded() {
+        assert_eq!(remains(10, 95, 1, 1), TTL - 5 + SLACK);
+    }
+
+    #[test]
+    fn at_a_cold_start_the_ttl_counts_from_a_grant_that_came_after_everything_the_holder_wrote() {
+        assert_eq!(remains(95, 10, 1, 1), TTL - 5 + SLACK);
+    }
+
+    #[test]
+    fn nothing_ends_during_the_grace_of_a_start() {
+        assert_eq!(remains(10, 10, 1, 1), 9);
+        assert_eq!(remains(10, 10, 30, 30), 0);
+    }
+
+    #[test]
+    fn the_grace_of_a_start_counts_from_when_the_server_is_first_heard() {
+        assert_eq!(remains(10, 10, 3600, 0), 10);
+    }
 }

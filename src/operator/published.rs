@@ -15,7 +15,7 @@ use crate::api::{
 type Millis = i64;
 
 /// The state of a lease: the reason of its condition `Active`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// It runs.
     Granted,
@@ -51,7 +51,7 @@ impl State {
 }
 
 /// What was granted, and when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grant {
     /// The TTL, in seconds.
     pub ttl_seconds: i64,
@@ -62,7 +62,7 @@ pub struct Grant {
 }
 
 /// The condition `Released`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Released {
     /// True: everything that was attached is gone. False: something hinders that.
     pub done: bool,
@@ -73,7 +73,7 @@ pub struct Released {
 }
 
 /// What a lease follows, and whether that keeps it alive.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Followed {
     /// The source, like `node/worker-1`.
     pub source: Box<str>,
@@ -123,7 +123,7 @@ impl Followed {
 }
 
 /// A status, without what only the writer adds (its name, its term) and without text that follows from the rest.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Published {
     /// The reason of `Active`, and since when its status is what it is.
     pub state: Option<(State, Millis)>,

@@ -53,7 +53,7 @@ pub enum Unreadable {
 }
 
 /// One lease, as some version of its object shows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Record {
     /// Where it lives.
     pub place: Place,

@@ -202,3 +202,65 @@ fn refusal(error: Error) -> Answer {
 fn names_an_object(status: &Status) -> bool {
     status.details.as_ref().is_some_and(|details| !details.name.is_empty())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http::Response;
+    use kube::client::Body;
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::operator::{attached::Kind, record::Place};
+
+    const UID: Uuid = Uuid::from_u128(7);
+
+    /// What is sent for a request, as JSON.
+    async fn sent(request: Request) -> Value {
+        let body = Arc::new(Mutex::new(Value::Null));
+        let taken = Arc::clone(&body);
+        let server = tower::service_fn(move |request: http::Request<Body>| {
+            let taken = Arc::clone(&taken);
+            async move {
+                let bytes = request.into_body().collect_bytes().await?;
+                *taken.lock() = serde_json::from_slice(&bytes).unwrap_or_default();
+                Response::builder()
+                    .status(500)
+                    .body(Body::from(b"{}".to_vec()))
+                    .map_err(tower::BoxError::from)
+            }
+        });
+        let server = Server::new(Client::new(server, "default"), "default");
+        server.send(request, Instant::now() + std::time::Duration::from_secs(5)).await;
+        let body = body.lock();
+        body.clone()
+    }
+
+    #[tokio::test]
+    async fn a_write_is_bound_to_the_uid_and_the_version_that_it_was_decided_at() {
+        let lease = Place::new("shop", "cart");
+        let object = ObjectId { kind: Arc::new(Kind::config_map()), place: Place::new("shop", "cart") };
+        let status = json!({"term": 3});
+        let writes = [
+            Request::SetFinalizers { lease: lease.clone(), uid: UID, version: 42, finalizers: Vec::new() },
+            Request::WriteStatus { lease, uid: UID, version: 42, status },
+        ];
+        for write in writes {
+            let metadata = &sent(write.clone()).await["metadata"];
+            assert_eq!(metadata["uid"], UID.to_string(), "{write:?}");
+            assert_eq!(metadata["resourceVersion"], "42", "{write:?}");
+        }
+        let removal = Removal::Delete { uid: UID, version: 42, propagation: Propagation::Background };
+        let preconditions = &sent(Request::Remove { object, removal }).await["preconditions"];
+        assert_eq!(preconditions, &json!({"uid": UID.to_string(), "resourceVersion": "42"}));
+        let claim = sent(Request::WriteLessor { version: 42, status: json!({"term": 3}) }).await;
+        assert_eq!(claim["metadata"]["resourceVersion"], "42");
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_is_deleted_in_the_end_is_the_one_that_was_released() {
+        let delete = sent(Request::DeleteLease { lease: Place::new("shop", "cart"), uid: UID }).await;
+        assert_eq!(delete["preconditions"], json!({"uid": UID.to_string()}));
+    }
+}

@@ -20,13 +20,13 @@ const TELL_AFTER: Duration = Duration::from_secs(5);
 pub type Scope = Option<Arc<str>>;
 
 /// Everything that is known of how kinds are seen.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Hash, Default)]
 pub struct Sights {
     kinds: BTreeMap<KindName, BTreeMap<Scope, Sight>>,
 }
 
 /// How one watch does.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Hash, Default)]
 struct Sight {
     /// Whether everything has been shown once.
     synced: bool,

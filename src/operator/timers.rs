@@ -2,12 +2,12 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    hash::Hash,
+    hash::{Hash, Hasher},
     time::Duration,
 };
 
 /// Timers on the replica's clock.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Timers<K> {
     by_time: BTreeSet<(Duration, K)>,
     times: HashMap<K, Duration>,
@@ -16,6 +16,12 @@ pub struct Timers<K> {
 impl<K> Default for Timers<K> {
     fn default() -> Self {
         Self { by_time: BTreeSet::new(), times: HashMap::new() }
+    }
+}
+
+impl<K: Hash> Hash for Timers<K> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.by_time.hash(state);
     }
 }
 

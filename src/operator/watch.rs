@@ -45,7 +45,7 @@ pub enum Seen<T> {
 }
 
 /// How a watch fails.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
     /// The kind isn't installed.
     NoSuchKind,

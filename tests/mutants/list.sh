@@ -1,61 +1,109 @@
 # What must not go unnoticed: single changes, each of which breaks a promise.
 #
-#     mutant NAME FILE OLD NEW
+#     mutant NAME FINDER FILE OLD NEW
 #
-# OLD stands in FILE once. What has moved or changed its words is said, and fails the run: mend the list, then.
+# OLD stands in FILE once. In NEW, @ is true for this mutant alone: all of them are built at once, and a run chooses one.
+# FINDER is what is asked first: `unit PART OF A NAME`, `model` or `simulation`. What it doesn't find the others may.
+# What has moved or changed its words is said, and fails the run: mend the list, then.
 
-mutant 'the end is committed without a resourceVersion' src/operator/server.rs \
-  '"metadata": {"uid": uid.to_string(), "resourceVersion": version.to_string()},' \
-  '"metadata": {"uid": uid.to_string()},'
+mutant 'an end is committed without a resourceVersion' 'unit operator::server' src/operator/server.rs \
+  '"metadata": {"uid": uid.to_string(), "resourceVersion": version.to_string()},
+                    "status": status,' \
+  '"metadata": (if @ { json!({"uid": uid.to_string()}) } else { json!({"uid": uid.to_string(), "resourceVersion": version.to_string()}) }),
+                    "status": status,'
 
-mutant 'the API server accepts a lower term' tests/simulation/server.rs \
-  'if before["term"].is_i64()' 'if false && before["term"].is_i64()'
+mutant 'an object is deleted whatever its version is' 'unit operator::server' src/operator/server.rs \
+  'resource_version: Some(version.to_string())' 'resource_version: (!@).then(|| version.to_string())'
 
-mutant 'an object is deleted whatever its version is' src/operator/server.rs \
-  'resource_version: Some(version.to_string())' 'resource_version: None'
+mutant 'a lease is deleted whatever its uid is' 'unit operator::server' src/operator/server.rs \
+  'uid: Some(uid.to_string()), resource_version: None' 'uid: (!@).then(|| uid.to_string()), resource_version: None'
 
-mutant 'keys are removed by a patch that is bound to the uid alone' src/operator/attached.rs \
-  '"resourceVersion": object.version.to_string(),' ''
+mutant 'keys are removed by a patch that is bound to the uid alone' 'unit operator::replica' src/operator/attached.rs \
+  '"resourceVersion": object.version.to_string(),' '"resourceVersion": (!@).then(|| object.version.to_string()),'
 
-mutant 'nothing is read again after a conflict' src/operator/replica/answers.rs \
-  'entry.stale = true;' ''
+mutant 'nothing is read again after a conflict' 'unit operator::replica' src/operator/replica/answers.rs \
+  'entry.stale = true;' 'entry.stale = !@;'
 
-mutant 'an ended lease does not linger' src/operator/leases.rs \
-  'entry.linger_until = now.mono + settings.linger;' 'entry.linger_until = now.mono;'
+mutant 'an ended lease does not linger' 'unit operator::replica' src/operator/leases.rs \
+  'entry.linger_until = now.mono + settings.linger;' \
+  'entry.linger_until = now.mono + if @ { Duration::ZERO } else { settings.linger };'
 
-mutant 'a lease is released while something is attached' src/operator/step.rs \
-  'if self.attached != Attached::default() {' 'if false {'
+mutant 'a lease is released while something is attached' 'unit operator::replica' src/operator/step.rs \
+  'if self.attached != Attached::default() {' 'if !@ && self.attached != Attached::default() {'
 
-mutant 'a kind that cannot be seen holds up no release' src/operator/replica/next.rs \
+mutant 'a kind that cannot be seen holds up no release' 'unit operator::replica' src/operator/replica/next.rs \
   'linger_until: entry.linger_until.max(self.sights.blind_until(&place.namespace, now)),' \
-  'linger_until: entry.linger_until,'
+  'linger_until: if @ { entry.linger_until } else { entry.linger_until.max(self.sights.blind_until(&place.namespace, now)) },'
 
-mutant 'what is attached once the release was sent goes too' src/operator/replica/next.rs \
-  ' && !entry.releasing' ''
+mutant 'what is attached once the release was sent goes too' 'unit operator::replica' src/operator/replica/next.rs \
+  ' && !entry.releasing' ' && (@ || !entry.releasing)'
 
-mutant 'the finalizer comes after the grant' src/operator/step.rs \
-  'if !record.has_finalizer() && !self.settings.dry_run {' 'if false {'
+mutant 'the finalizer comes after the grant' 'unit operator::replica' src/operator/step.rs \
+  'if !record.has_finalizer && !self.settings.dry_run {' 'if !@ && !record.has_finalizer && !self.settings.dry_run {'
 
-mutant 'renewals are not seen' src/operator/leases.rs \
-  'change.renewed = old.is_renewed_by(new);' 'change.renewed = false;'
+mutant 'renewals are not seen' 'unit operator::replica' src/operator/leases.rs \
+  'change.renewed = old.is_renewed_by(new);' 'change.renewed = !@ && old.is_renewed_by(new);'
 
-mutant 'renewals are forgotten at a cold start' src/operator/leases.rs \
-  'let last = granted.max(recorded.renewed);' 'let last = granted;'
+mutant 'a deadline is counted from the time that the holder names' 'unit operator::replica' src/operator/leases.rs \
+  'expect(new, self.lessor.renew_with(uid, ttl.into(), now.lease));' \
+  'let named = new.renew_time.as_deref().and_then(|named| named.parse::<Timestamp>().ok()).filter(|_| @);
+            let since = named.map_or(now.lease, |named| now.lease - elapsed(named, now.wall));
+            expect(new, self.lessor.renew_with(uid, ttl.into(), since));'
 
-mutant 'nothing is allowed for the clocks of API servers at a cold start' src/operator/leases.rs \
-  'let slack = RESOLUTION + settings.max_clock_skew;' 'let slack = Duration::ZERO;'
+mutant 'renewals are forgotten at a cold start' 'unit operator::leases' src/operator/leases.rs \
+  'let mut last = granted.max(recorded.renewed);' \
+  'let mut last = if @ { granted } else { granted.max(recorded.renewed) };'
 
-mutant 'a start with nothing known has no grace' src/operator/leases.rs \
-  'let grace = settings.start_grace.saturating_sub(now.mono);' 'let grace = Duration::ZERO;'
+mutant 'the grant is forgotten at a cold start' 'unit operator::leases' src/operator/leases.rs \
+  'let granted = record.status.grant.map(|grant| from_millis(grant.time));' \
+  'let granted = record.status.grant.map(|grant| from_millis(grant.time)).filter(|_| !@);'
 
-mutant 'a slow answer is no sign of an outage' src/lessor/clock.rs \
-  'mono.saturating_sub(sent) > self.patience' 'false && mono.saturating_sub(sent) > self.patience'
+mutant 'nothing is allowed for the clocks of API servers at a cold start' 'unit operator::leases' src/operator/leases.rs \
+  'let slack = RESOLUTION + settings.max_clock_skew;' \
+  'let slack = if @ { Duration::ZERO } else { RESOLUTION + settings.max_clock_skew };'
 
-mutant 'an end is committed on an old sign of life' src/operator/replica/act.rs \
-  'Step::Act(Act::End(_)) if now.silence > FRESH =>' 'Step::Act(Act::End(_)) if false =>'
+mutant 'a start with nothing known has no grace' 'unit operator::leases' src/operator/leases.rs \
+  'let grace = settings.start_grace.saturating_sub(now.lease.since(LeaseTime::ZERO));' \
+  'let grace = if @ { Duration::ZERO } else { settings.start_grace.saturating_sub(now.lease.since(LeaseTime::ZERO)) };'
 
-mutant 'a follower takes over without a fresh look' src/operator/arbitration.rs \
-  'Reason::Overdue(work) => Move::Check(work),' 'Reason::Overdue(_) => self.write_claim(leases, now),'
+mutant 'the grace of a start passes while the server is not heard' 'unit operator::leases' src/operator/leases.rs \
+  'settings.start_grace.saturating_sub(now.lease' 'settings.start_grace.saturating_sub(if @ { now.mono } else { Duration::ZERO }).saturating_sub(now.lease'
 
-mutant 'work under way goes on after a demotion' src/operator/replica/role.rs \
-  'self.cancel_flights(now);' ''
+mutant 'a follower takes a server that hangs for a primary that is gone' 'unit operator::replica' src/operator/replica/act.rs \
+  'if self.leading.is_some() {
+            return None;
+        }
+        // Not at' 'if self.leading.is_some() || @ {
+            return None;
+        }
+        // Not at'
+
+mutant 'a slow answer is no sign of an outage' 'unit lessor::clock' src/lessor/clock.rs \
+  'mono.saturating_sub(sent) > self.patience' '!@ && mono.saturating_sub(sent) > self.patience'
+
+mutant 'an end is committed on an old sign of life' 'unit operator::replica' src/operator/replica/act.rs \
+  'Step::Act(Act::End(_)) if now.silence > FRESH =>' 'Step::Act(Act::End(_)) if !@ && now.silence > FRESH =>'
+
+mutant 'a follower takes over on what its watch shows, without a fresh look' 'unit operator::replica' src/operator/arbitration.rs \
+  'Reason::Overdue(work) => Move::Check(work),' \
+  'Reason::Overdue(_) if @ => self.write_claim(leases, now),
+            Reason::Overdue(work) => Move::Check(work),'
+
+mutant 'work under way goes on after a demotion' 'unit operator::replica' src/operator/replica/role.rs \
+  'self.cancel_flights(now);' 'if !@ { self.cancel_flights(now); }'
+
+mutant 'a promotion moves the deadlines' 'unit lessor::' src/lessor/leases.rs \
+  'self.shift = self.shift.saturating_add(Ttl::from(extend).as_millis()).min(ZERO);' \
+  'self.shift = self.shift.saturating_add(Ttl::from(extend).as_millis() + if @ { 10_000 } else { 0 }).min(ZERO);'
+
+mutant 'what was attached to a lease outlives it' 'unit lessor::' src/lessor/leases.rs \
+  'Ok(self.take_items(items))' 'Ok(if @ { Vec::new() } else { self.take_items(items) })'
+
+mutant 'the index keeps what was removed' 'unit lessor::' src/lessor/table.rs \
+  'index.remove(key, |other| other == at);' 'if !@ { index.remove(key, |other| other == at); }'
+
+mutant 'an end that failed is not tried again' 'unit lessor::' src/lessor/ends.rs \
+  'let again = self.try_again(n, now);' 'if @ { return None; } let again = self.try_again(n, now);'
+
+mutant 'the API server accepts a lower term' simulation tests/simulation/server.rs \
+  'if before["term"].is_i64()' 'if !@ && before["term"].is_i64()'

@@ -3,55 +3,93 @@
 #
 #     tests/mutants/run.sh [PART OF A NAME]
 #
-# SEEDS says in how many simulated worlds each is tried (default 100).
+# All changes are built into one copy, each behind a switch, so that there is one build and not one for each. SEEDS says in
+# how many simulated worlds, MODEL_STATES of how many states of the model each is looked for (default 100 and 100000).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 only=${1:-}
-seeds=${SEEDS:-100}
-export CARGO_TARGET_DIR=${MUTANTS_TARGET_DIR:-$PWD/target/mutants}
-copy=$CARGO_TARGET_DIR/copy
-log=$CARGO_TARGET_DIR/log
-unnoticed=0
+target=${MUTANTS_TARGET_DIR:-$PWD/target/mutants}
+copy=$target/copy
+log=$target/log
+export CARGO_TARGET_DIR=$target SEEDS=${SEEDS:-100} MODEL_STATES=${MODEL_STATES:-100000}
 
 rm -rf -- "$copy"
 mkdir -p "$copy"
-git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$copy"
+git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents --preserve=timestamps -t "$copy"
 
-# Which of the tests fail; nothing if none does. The cheap ones first.
-finds() {
-  local status=0
-  (cd "$copy" && cargo test --offline --lib) >"$log" 2>&1 || status=$?
-  if ((status == 0)); then
-    (cd "$copy" && SEEDS=$seeds cargo test --offline --test simulation) >"$log" 2>&1 || status=$?
-  fi
-  ((status == 0)) && return
-  if grep -q '^error.*could not compile' "$log"; then
-    echo 'DOES NOT COMPILE'
-  else
-    grep -o '^test .* FAILED$' "$log" | sed 's/^test //; s/ \.\.\. FAILED$//; s/ - should panic$//' | head -n 3 | paste -sd ' '
-    grep -m 1 -o '^P[1-8] ([^)]*)' "$log" || true
-  fi
-}
+# --- Build ---
 
+stale=0
+number=0
 mutant() {
-  local name=$1 file=$2 old=$3 new=$4 text found
-  [[ $name == *"$only"* ]] || return 0
+  local name=$1 file=$3 old=$4 new=$5 text
+  number=$((number + 1))
   text=$(<"$copy/$file")
   if [[ $text != *"$old"* || ${text#*"$old"} == *"$old"* ]]; then
     printf 'STALE      %s: %s does not contain it once\n' "$name" "$file"
-    unnoticed=$((unnoticed + 1))
+    stale=$((stale + 1))
     return 0
   fi
+  new=${new//@/std::env::var(\"MUTANT\").is_ok_and(|mutant| mutant == \"$number\")}
   printf '%s\n' "${text/"$old"/"$new"}" >"$copy/$file"
-  found=$(finds | paste -sd ' ')
-  printf '%s\n' "$text" >"$copy/$file"
-  case $found in
-    '') printf 'UNNOTICED  %s\n' "$name"; unnoticed=$((unnoticed + 1)) ;;
-    *COMPILE*) printf 'BROKEN     %s: it does not compile\n' "$name"; unnoticed=$((unnoticed + 1)) ;;
-    *) printf 'found      %s: by %s\n' "$name" "$found" ;;
-  esac
+}
+source tests/mutants/list.sh
+((stale == 0))
+
+printf '%s changes are in one copy\n' "$number"
+
+# --- Run ---
+
+# The arguments that name the tests of each finder.
+declare -A tests=([unit]='-p lessor --lib' [model]='-p lessor-model --test promises' [simulation]='-p lessor --test simulation')
+declare -A binary=()
+
+# Builds a finder, and makes sure that it finds nothing where nothing is changed.
+build() {
+  # Unquoted: several arguments.
+  binary[$1]=$(cd "$copy" && cargo test ${tests[$1]} --no-run --message-format json |
+    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+  printf 'built: %s\n' "$1"
+  MUTANT='' finds "$1"
+  [[ -z $found ]] || { printf 'the tests fail as they are: %s\n' "$found"; exit 1; }
 }
 
+# Sets `found` to the tests of a finder that fail; to nothing if none does.
+finds() {
+  local status=0
+  [[ -n ${binary[$1]:-} ]] || build "$1"
+  found=''
+  case $1 in
+    unit) (cd "$copy" && timeout 600 "${binary[unit]}" "${2:-}") >"$log" 2>&1 || status=$? ;;
+    model) (cd "$copy/tests/model" && timeout 600 "${binary[model]}" no_run --nocapture) >"$log" 2>&1 || status=$? ;;
+    simulation) (cd "$copy" && timeout 900 "${binary[simulation]}" no_promise --nocapture) >"$log" 2>&1 || status=$? ;;
+  esac
+  ((status != 0)) || return 0
+  found=$(case $1 in
+    unit) sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$log" | head -n 2 | paste -sd ' ' ;;
+    model) printf 'the model, %s' "$(grep -m 1 -o '^P[1-8][^:]*' "$log" || echo "exit code $status")" ;;
+    simulation) printf 'the simulation, %s' "$(grep -m 1 -oE '^ *"?(P[1-8]|lease|a lease|late)[^:{,"]*' "$log" | sed 's/^ *"\?//' || echo "exit code $status")" ;;
+  esac)
+}
+
+unnoticed=0
+number=0
+mutant() {
+  local name=$1 first=$2 finder found=''
+  number=$((number + 1))
+  [[ $name == *"$only"* ]] || return 0
+  for finder in "$first" unit model simulation; do
+    # Unquoted: the finder, and what it is told.
+    MUTANT=$number finds $finder
+    [[ -z $found ]] || break
+  done
+  if [[ -n $found ]]; then
+    printf 'found      %s: by %s\n' "$name" "$found"
+  else
+    printf 'UNNOTICED  %s\n' "$name"
+    unnoticed=$((unnoticed + 1))
+  fi
+}
 source tests/mutants/list.sh
 ((unnoticed == 0))

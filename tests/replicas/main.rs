@@ -12,6 +12,7 @@ mod outage;
 mod quiet;
 mod replicas;
 mod rolling;
+mod soak;
 mod storm;
 mod stubborn;
 mod takeover;
@@ -58,5 +59,9 @@ fn main() -> ExitCode {
         upheaval::a_lessor_deleted_by_hand_comes_back_and_terms_go_on,
         upheaval::both_crds_deleted_at_once_hang_on_nothing,
     ];
+    // Not unless it is asked for by `--ignored`, as `just soak` does.
+    let soak = trials![soak::leases_come_and_go_while_everything_breaks_again_and_again,];
+    let trials =
+        trials.into_iter().chain(soak.into_iter().map(|trial| trial.with_ignored_flag(true))).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -31,6 +31,8 @@ pub(crate) struct Process {
     /// When it started, by the world's time and by its own.
     started: Duration,
     base: Instant,
+    /// Up to when it has lived, by its own time.
+    at: Instant,
     /// How much faster than the world's time its own goes, in millionths.
     ppm: i64,
     /// How far its wall clock is ahead, in milliseconds.
@@ -67,31 +69,35 @@ impl Process {
                 .await
             }
         });
-        Self { identity, runtime, wire, main, stop: Some(stop), started, base, ppm, wall }
+        Self { identity, runtime, wire, main, stop: Some(stop), started, base, at: base, ppm, wall }
     }
 
     /// Lets it live until this time of the world's, or until it sends something.
     pub(crate) fn live_until(&mut self, time: Duration) {
         let until = self.base + self.own(time);
         let wire = self.wire.clone();
-        self.runtime.block_on(async {
+        self.at = self.runtime.block_on(async {
             tokio::select! {
                 biased;
                 () = wire.sending() => {}
                 () = sleep_until(until) => {}
             }
+            Instant::now()
         });
     }
 
     /// Jumps to this time of the world's, as a process does that was stopped meanwhile.
     pub(crate) fn wake_at(&mut self, time: Duration) {
-        let gap = (self.base + self.own(time)).saturating_duration_since(self.now());
-        self.runtime.block_on(tokio::time::advance(gap));
+        let gap = (self.base + self.own(time)).saturating_duration_since(self.at);
+        self.at = self.runtime.block_on(async {
+            tokio::time::advance(gap).await;
+            Instant::now()
+        });
     }
 
     /// Up to when it has lived.
     pub(crate) fn lived(&self) -> Duration {
-        self.world(self.now())
+        self.world(self.at)
     }
 
     pub(crate) fn take_sent(&self) -> Option<(Duration, Outgoing)> {
@@ -120,10 +126,6 @@ impl Process {
             Ok(Err(error)) => Err(error.to_string()),
             Err(error) => Err(error.to_string()),
         })
-    }
-
-    fn now(&self) -> Instant {
-        self.runtime.block_on(async { Instant::now() })
     }
 
     fn own(&self, time: Duration) -> Duration {

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// How far replicas may run ahead of each other: no answer comes faster than what was sent this much earlier.
-const STEP: Duration = Duration::from_millis(50);
+const STEP: Duration = Duration::from_millis(100);
 /// How long the world goes on after the last fault, for everything that should end to end.
 const SETTLING: Duration = Duration::from_secs(90);
 /// How long nothing may be sent at the end of that.

@@ -38,7 +38,7 @@ pub const KEY_PREFIX: &str = "key.lessor.dev/";
 pub const KEYS_ANNOTATION: &str = "lessor.dev/keys";
 
 /// What an object's annotations attach to leases.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Attachments {
     /// The lease whose end deletes the whole object.
     pub whole: Option<LeaseName>,

@@ -38,7 +38,7 @@ pub struct LeaseName(Arc<str>);
 pub struct Key(Arc<str>);
 
 /// What is wrong with the name of a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum NameFault {
     /// There is none.
     #[error("it is empty; write the name of a lease in the same namespace, like \"session-42\"")]
@@ -55,7 +55,7 @@ pub enum NameFault {
 }
 
 /// What is wrong with a key.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum KeyFault {
     /// No key of `data` can be called so.
     #[error(

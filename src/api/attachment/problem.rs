@@ -3,7 +3,7 @@
 use super::{KEY_PREFIX, KEYS_ANNOTATION, KeyFault, NameFault, PROPAGATION_ANNOTATION};
 
 /// An annotation, or a key named by annotations, that attaches nothing, and why.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Problem {
     /// The value names no lease.
     #[error("annotation {annotation:?} is {value:?}, which is no name of a lease: {fault}")]
@@ -54,7 +54,7 @@ pub enum Problem {
 }
 
 /// Why `lessor.dev/keys` is void.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum KeysFault {
     /// It is no JSON object whose values are strings.
     #[error(

@@ -129,6 +129,19 @@ mod tests {
         }
 
         #[test]
+        fn what_is_read_says_nothing_else(text in "([0-9]{1,3}[dhmswx .]?){0,4}") {
+            let Ok(read) = parse(&text) else { return Ok(()) };
+            // The same by another way: each unit with the number in front of it, and nothing left over.
+            let parts: Vec<&str> = text.split_inclusive(|letter: char| !letter.is_ascii_digit()).collect();
+            let seconds = parts.iter().map(|part| {
+                let (number, unit) = part.split_at(part.len() - 1);
+                let (_, seconds) = UNITS.iter().find(|(name, _)| unit.starts_with(*name))?;
+                Some(number.parse::<u64>().ok()? * seconds)
+            });
+            prop_assert_eq!(seconds.sum::<Option<u64>>(), Some(read.as_secs()));
+        }
+
+        #[test]
         fn no_text_makes_it_panic(text in "\\PC{0,12}") {
             let _ = parse(&text);
         }

@@ -76,7 +76,7 @@ impl View {
 }
 
 /// Whether the time of a lease runs, as far as what it follows is concerned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Standing {
     /// It runs.
     #[default]
@@ -118,7 +118,7 @@ enum Origin {
     Restored { was_alive: bool },
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Follower {
     place: Place,
     follow: Follow,
@@ -129,7 +129,7 @@ struct Follower {
     view: View,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct State {
     followers: BTreeSet<Uuid>,
     known: Known,
@@ -141,7 +141,7 @@ struct State {
     read: Option<(LeaseTime, LeaseTime)>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 enum Known {
     #[default]
     Unknown,
@@ -166,7 +166,7 @@ pub struct Change {
 }
 
 /// All sources that are followed, and who follows them. Of what nobody follows nothing is remembered.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Follows {
     enabled: BTreeSet<SourceKind>,
     sources: HashMap<Source, State>,

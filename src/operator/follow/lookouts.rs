@@ -50,7 +50,7 @@ enum Breadth {
 ///
 /// The more sources are followed, the wider it is watched for them. It becomes no narrower before nobody follows any
 /// source of the kind, so that sources that come and go don't begin watches anew all the time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Lookouts {
     /// Whether this operator has the right to look at all namespaces at once.
     everywhere: bool,

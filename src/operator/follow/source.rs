@@ -98,7 +98,7 @@ impl fmt::Debug for Source {
 }
 
 /// What one lease follows, as its spec says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Follow {
     /// The source.
     pub source: Source,

@@ -40,12 +40,30 @@ impl Replica {
     }
 
     /// A deaf replica that waits for nothing asks by itself whether the server is heard again: where only watches run,
-    /// nothing else would tell.
+    /// nothing else would tell. So does a follower that finds something overdue: a server that hangs must not be taken
+    /// for a primary that is gone, and then for holders that are.
     pub(super) fn probe(&mut self, now: &Now) {
-        if now.deaf && self.flights.is_empty() && self.probe_at <= now.mono {
+        if self.probe_due(now).is_some_and(|at| at <= now.mono) {
             self.probe_at = now.mono + PROBE_INTERVAL;
             self.send(Cause::Probe, Request::ReadLessor, now.mono + self.settings.lease_duration, now);
         }
+    }
+
+    /// When to ask whether the server is heard, if ever.
+    pub(super) fn probe_due(&mut self, now: &Now) -> Option<Duration> {
+        if !self.flights.is_empty() {
+            return None;
+        }
+        if now.deaf {
+            return Some(self.probe_at);
+        }
+        if self.leading.is_some() {
+            return None;
+        }
+        // Not at the deadline itself: that the primary acts takes a moment to be seen.
+        let (_, deadline) = self.leases.first_due(now.lease)?;
+        let missed = (deadline + FRESH / 2).since(now.lease);
+        Some(self.probe_at.max(now.mono + missed.max((FRESH / 2).saturating_sub(now.silence))))
     }
 
     pub(super) fn act(&mut self, now: &Now) {

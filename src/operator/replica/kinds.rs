@@ -22,7 +22,7 @@ const WRITE_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) const FORBIDDEN: &str = "Forbidden";
 
 /// What is remembered for the condition.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Hash, Default)]
 pub(super) struct KindReport {
     in_flight: bool,
     not_before: Duration,

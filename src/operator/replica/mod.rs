@@ -5,6 +5,7 @@
 
 mod act;
 mod answers;
+mod digest;
 mod follow;
 mod kinds;
 mod next;
@@ -63,7 +64,7 @@ pub enum Work {
 pub type Ticket = u64;
 
 /// What the shell is to do now.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Output {
     /// Send these, each to be answered by its time, on the replica's clock.
     pub requests: Vec<(Ticket, Request, Duration)>,
@@ -78,14 +79,14 @@ pub struct Output {
 }
 
 /// A request under way.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Flight {
     cause: Cause,
     request: Request,
     sent_at: Duration,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 enum Cause {
     Approach,
     Lease(Uuid, Doing),
@@ -103,7 +104,7 @@ enum Cause {
 }
 
 /// What a request for a lease was meant to do, to tell people when it's done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Doing {
     Read,
     /// With the lease time at which it was asked for.
@@ -130,12 +131,13 @@ enum Timer {
     Pending(Place),
 }
 
-/// How often a deaf replica asks whether the server is heard again.
+/// How often a replica asks whether the server is heard, where nothing else tells.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// The end of a lease is not committed without a sign of life from the API server within this time.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
 
 /// See the [module](self).
+#[derive(Clone)]
 pub struct Replica {
     settings: Settings,
     leases: Leases,
@@ -168,7 +170,7 @@ pub struct Replica {
     /// The kind `Lessor` is gone: only what nobody else could finish is finished.
     orphaned: bool,
     approached: Option<LeaseTime>,
-    /// When a deaf replica may ask whether it is heard again.
+    /// When this replica may ask again whether the server is heard.
     probe_at: Duration,
     stopping: Option<Duration>,
     out: Output,
@@ -322,7 +324,7 @@ impl Replica {
             return self.leading.is_some().then_some(by);
         }
         let writer = self.writer.wake_at(now.mono).map(|at| at.max(self.patient_until));
-        let probe = (now.deaf && self.flights.is_empty()).then_some(self.probe_at);
+        let probe = self.probe_due(now);
         let kinds = self.report_kinds_at(now);
         let look = self.look_out_at(now);
         let at = [writer, self.timers.first(), self.next_deadline(now), probe, kinds, look];
@@ -357,5 +359,7 @@ fn seed(identity: &str) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(identity)
 }
 
+#[cfg(test)]
+mod strangers;
 #[cfg(test)]
 mod tests;

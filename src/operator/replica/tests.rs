@@ -12,14 +12,14 @@ const ME: &str = "me_1";
 const UID: &str = "0e2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f10";
 
 /// A replica and its clocks.
-struct Play {
+pub(super) struct Play {
     replica: Replica,
     mono: Duration,
     /// Since when the server has been silent.
     heard: Duration,
     version: u64,
     /// What was asked and not answered yet.
-    asked: Vec<(Ticket, Request)>,
+    pub(super) asked: Vec<(Ticket, Request)>,
     notices: Vec<Notice>,
 }
 
@@ -42,7 +42,7 @@ impl Play {
     }
 
     /// A replica that is primary under term 1: its Lessor was the first object of this cluster.
-    fn primary() -> Self {
+    pub(super) fn primary() -> Self {
         let mut play = Self::new();
         play.observe(Observation::Lessor(Seen::All(Default::default())));
         play.pass(100);
@@ -59,7 +59,7 @@ impl Play {
     }
 
     /// A replica that follows another under term 1.
-    fn follower() -> Self {
+    pub(super) fn follower() -> Self {
         let mut play = Self::new();
         let lessor = play.lessor(json!({"primary": "other_1", "term": 1}));
         play.observe(Observation::Lessor(Seen::There(Box::new(lessor))));
@@ -87,7 +87,7 @@ impl Play {
         self.notices.extend(output.notices);
     }
 
-    fn observe(&mut self, observation: Observation) {
+    pub(super) fn observe(&mut self, observation: Observation) {
         self.heard = self.mono;
         self.replica.observe(observation, &self.now());
         self.poll();
@@ -101,7 +101,7 @@ impl Play {
     }
 
     /// Lets time pass, waking up when the replica wants to.
-    fn pass(&mut self, millis: u64) {
+    pub(super) fn pass(&mut self, millis: u64) {
         let until = self.mono + Duration::from_millis(millis);
         let mut wakes = 0;
         while let Some(at) = self.replica.wake_at(&self.now()).filter(|at| *at <= until) {
@@ -112,6 +112,27 @@ impl Play {
         }
         self.mono = until;
         self.poll();
+    }
+
+    /// The same, with a server that is heard whenever a replica asks for no more than that.
+    fn pass_as_follower(&mut self, millis: u64) {
+        let until = self.mono + Duration::from_millis(millis);
+        while self.mono < until {
+            self.pass(100);
+            for ticket in self.probes() {
+                let mut lessor = self.lessor(json!({"primary": "other_1", "term": 1}));
+                lessor.metadata.resource_version = Some("1".to_owned());
+                self.answer(ticket, Answer::Lessor(Box::new(lessor)));
+            }
+        }
+    }
+
+    fn probes(&self) -> Vec<Ticket> {
+        let flights = self.replica.flights.iter();
+        flights
+            .filter(|(_, flight)| matches!(flight.cause, Cause::Probe))
+            .map(|(ticket, _)| *ticket)
+            .collect()
     }
 
     /// The one request that is asked now, which must be such a one.
@@ -156,12 +177,12 @@ impl Play {
         Box::new(serde_json::from_value(lease).expect("a lease"))
     }
 
-    fn see_lease(&mut self, change: impl FnOnce(&mut Value)) {
+    pub(super) fn see_lease(&mut self, change: impl FnOnce(&mut Value)) {
         let lease = self.lease(change);
         self.observe(Observation::Lease(None, Seen::There(lease)));
     }
 
-    fn see_map(&mut self, name: &str, annotations: Value) {
+    pub(super) fn see_map(&mut self, name: &str, annotations: Value) {
         let version = self.next_version();
         let meta: ObjectMeta = serde_json::from_value(json!({
             "namespace": "shop", "name": name, "uid": UID, "resourceVersion": version, "annotations": annotations,
@@ -327,6 +348,47 @@ fn what_is_attached_once_the_release_was_sent_stays_until_the_release_is_refused
 }
 
 #[test]
+fn an_ended_lease_lingers_for_what_was_attached_just_before() {
+    let mut play = Play::primary();
+    play.see_lease(ended);
+    play.pass(1_900);
+    assert_eq!(play.asked, []);
+    play.pass(200);
+    play.ask(|request| matches!(request, Request::SetFinalizers { .. }));
+}
+
+#[test]
+fn a_kind_that_cannot_be_seen_for_a_moment_holds_up_releases() {
+    let mut play = Play::primary();
+    let kind = Arc::new(Kind::config_map());
+    let failure = Failure::Other("the connection was cut".to_owned());
+    play.observe(Observation::Object(kind.clone(), None, Seen::Failing(failure)));
+    play.see_lease(ended);
+    play.pass(4_000);
+    assert_eq!(play.asked, []);
+    play.observe(Observation::Object(kind, None, Seen::Resumed));
+    play.pass(4_000);
+    // Idle for as long as that, it proves itself first.
+    play.ask(|request| matches!(request, Request::WriteLessor { .. }));
+}
+
+#[test]
+fn a_renewal_counts_from_when_it_is_seen_whatever_its_holder_calls_it() {
+    let mut play = Play::follower();
+    play.see_lease(|_| {});
+    play.see_lease(granted);
+    for named in ["2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z"] {
+        play.pass(3_000);
+        play.see_lease(|lease| {
+            granted(lease);
+            lease["spec"]["renewTime"] = json!(named);
+        });
+        let deadline = play.replica.leases().deadline(Uuid::parse_str(UID).expect("a uid"));
+        assert_eq!(deadline, Some(LeaseTime::from_duration(play.mono + Duration::from_secs(10))));
+    }
+}
+
+#[test]
 fn an_object_attached_to_a_living_lease_of_the_name_stays() {
     let mut play = Play::primary();
     grant(&mut play);
@@ -339,9 +401,9 @@ fn a_follower_acts_only_after_a_fresh_look_at_what_is_overdue() {
     let mut play = Play::follower();
     play.see_lease(granted);
     // The TTL, what the recorded time leaves open, and the head start of the incumbent.
-    play.pass(10_000 + 3_000 + 2_400);
+    play.pass_as_follower(10_000 + 3_000 + 2_400);
     assert_eq!(play.asked, []);
-    play.pass(3_000);
+    play.pass_as_follower(100);
     let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
     let mut lessor = play.lessor(json!({"primary": "other_1", "term": 1}));
     lessor.metadata.resource_version = Some("1".to_owned());
@@ -352,6 +414,17 @@ fn a_follower_acts_only_after_a_fresh_look_at_what_is_overdue() {
     let (_, request) = &play.asked[0];
     let Request::WriteLessor { status, .. } = request else { panic!("{request:?}") };
     assert_eq!((&status["primary"], &status["term"]), (&json!(ME), &json!(2)));
+}
+
+#[test]
+fn a_follower_that_finds_something_overdue_asks_whether_the_server_is_heard() {
+    let mut play = Play::follower();
+    play.see_lease(granted);
+    // The TTL, what the recorded time leaves open, and a moment for the primary.
+    play.pass(13_400);
+    assert_eq!(play.asked, []);
+    play.pass(200);
+    assert_eq!((play.asked.len(), play.probes().len()), (1, 1), "{:?}", play.asked);
 }
 
 #[test]
@@ -372,7 +445,7 @@ fn a_lease_is_held_as_it_was_granted_whatever_this_replica_would_grant() {
     });
     play.pass(20_000);
     assert_eq!(play.asked, [], "it is not due, so there is no reason to take over");
-    play.pass(3_000);
+    play.pass_as_follower(3_000);
     play.ask(|request| matches!(request, Request::ReadLessor));
 }
 
@@ -465,7 +538,7 @@ fn a_lessor_that_was_deleted_is_made_anew_by_its_primary_under_a_new_term() {
 fn a_sign_of_the_incumbent_keeps_a_follower_from_claiming() {
     let mut play = Play::follower();
     play.see_lease(granted);
-    play.pass(19_000);
+    play.pass_as_follower(19_000);
     let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
     let lessor =
         play.lessor(json!({"primary": "other_1", "term": 1, "provedTime": "2027-01-15T08:00:12.000000Z"}));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use crate::Request;
@@ -62,6 +63,12 @@ impl<'a> Object<'a> {
     /// The version that was stored when `number` was written somewhere.
     pub(crate) fn as_of(&self, number: u64) -> Option<&Version<'a>> {
         self.versions.iter().rev().find(|version| version.number <= number)
+    }
+
+    /// When the last request about it was received.
+    pub(crate) fn last_seen(&self) -> Timestamp {
+        let seen = self.versions.iter().map(|version| version.made_by).chain(self.gone_by);
+        seen.map(|request| request.received).max().unwrap_or(Timestamp::MIN)
     }
 
     /// Resource, namespace and name, for people.

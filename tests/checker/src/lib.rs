@@ -59,12 +59,13 @@ pub struct Checker {
     operator: String,
     max_ttl: Option<Duration>,
     outages: Vec<(Timestamp, Timestamp)>,
+    deaths: Vec<Timestamp>,
 }
 
 impl Checker {
     /// For an operator whose replicas are users with names that begin with `operator`.
     pub fn new(operator: impl Into<String>) -> Self {
-        Self { operator: operator.into(), max_ttl: None, outages: Vec::new() }
+        Self { operator: operator.into(), max_ttl: None, outages: Vec::new(), deaths: Vec::new() }
     }
 
     /// The operator's `--max-ttl`: longer ones are granted as this.
@@ -76,6 +77,12 @@ impl Checker {
     /// The API server could not be reached between these times, so lease time stood still (P8).
     pub fn outage(mut self, from: Timestamp, to: Timestamp) -> Self {
         self.outages.push((from, to));
+        self
+    }
+
+    /// The API server died at this time, so what it did last may not be in the log.
+    pub fn death(mut self, at: Timestamp) -> Self {
+        self.deaths.push(at);
         self
     }
 

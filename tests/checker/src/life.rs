@@ -160,8 +160,10 @@ fn sign<'a>(
     };
     let unsure = history.unsure.iter().filter(|request| is_about(request, object) && is_sign(request));
     let unsure = unsure.map(|request| request.received).filter(|received| *received >= earliest).min();
-    let received = version.made_by.received;
-    Sign { version, since: unsure.map_or(received, |unsure| unsure.min(received)) }
+    // A version that was made by something else, like a write of status, shows what isn't in the log at all: the API server
+    // died before it could log it. It came after what was there before, and nobody knows when.
+    let made = Some(version.made_by).filter(|request| is_sign(request)).map(|request| request.received);
+    Sign { version, since: made.into_iter().chain(unsure).min().unwrap_or(earliest) }
 }
 
 fn is_about(request: &Request, object: &Object<'_>) -> bool {

@@ -270,7 +270,13 @@ impl<'a> Check<'a> {
             if object.namespace != life.object.namespace || object.group == GROUP {
                 continue;
             }
-            if let Some(left) = left_behind(object, life, end, &release, self.history) {
+            // Perhaps it went, and the log of that with the API server.
+            let may_have_gone = self.checker.deaths.iter().any(|death| {
+                (end.since..=release.request.received).contains(death) && object.last_seen() <= *death
+            });
+            if let Some(left) =
+                left_behind(object, life, end, &release, self.history).filter(|_| !may_have_gone)
+            {
                 let what = format!("{left} of {} was left when it was released", object.label());
                 let last = object.versions.last().map(|version| version.made_by);
                 let requests =

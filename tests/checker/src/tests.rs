@@ -443,6 +443,21 @@ fn a_grant_or_renewal_that_was_stored_though_the_answer_does_not_say_so_counts_f
 // --- P3 ---------------------------------------------------------------------------------------------------------
 
 #[test]
+fn a_renewal_that_was_stored_and_not_logged_is_older_than_what_shows_it() {
+    let mut log = Log::default();
+    log.grant("session", json!({"ttlSeconds": 10}));
+    log.sleep(8.0);
+    log.renew("session");
+    // The API server died before it could log that.
+    log.requests.pop();
+    log.sleep(8.0);
+    log.patch(OPERATOR, "leases/session/status", json!({"status": {"term": 1, "expiryTime": "later"}}));
+    log.sleep(2.0);
+    log.end("session");
+    log.assert_kept();
+}
+
+#[test]
 fn an_object_goes_only_after_the_end_of_its_lease() {
     let mut log = Log::default();
     log.attached("whole", json!({"lessor.dev/lease": "a"}));
@@ -610,6 +625,22 @@ fn a_lease_is_not_released_before_its_keys_are_gone() {
     log.patch(OPERATOR, "configmaps/keys", json!({"metadata": metadata, "data": {"a": null}}));
     log.release("a");
     log.assert_broken(Promise::Complete, "key \"b\" of configmaps shop/keys was left");
+}
+
+#[test]
+fn what_was_removed_and_not_logged_is_left_behind_only_if_it_is_seen_again() {
+    let mut log = Log::default();
+    log.grant("session", json!({"ttlSeconds": 10}));
+    log.attached("whole", json!({"lessor.dev/lease": "session"}));
+    log.sleep(10.0);
+    log.end("session");
+    let death = log.time();
+    log.sleep(1.0);
+    log.release("session");
+    let violations = |log: &Log| Checker::new("lessor-").death(death).check(&log.requests).violations.len();
+    assert_eq!((log.report().violations.len(), violations(&log)), (1, 0));
+    log.patch("other", "configmaps/whole", json!({"data": {"a": "still there"}}));
+    assert_eq!(violations(&log), 1);
 }
 
 #[test]

@@ -1,0 +1,25 @@
+//! What a replica knows, boiled down to a number, for whoever explores what replicas can do.
+
+use std::hash::{Hash, Hasher};
+
+use super::*;
+
+impl Replica {
+    /// Feeds everything that decides what this replica does next: two that feed the same do the same.
+    ///
+    /// Left out are its settings, what was already said to people, the budget of mere refreshes of status, and what leases
+    /// follow.
+    pub fn digest(&self, state: &mut impl Hasher) {
+        self.leases.digest(state);
+        self.objects.digest(state);
+        self.writer.hash(state);
+        self.arbitration.digest(state);
+        self.timers.hash(state);
+        for (ticket, flight) in &self.flights {
+            (ticket, &flight.cause, flight.sent_at).hash(state);
+        }
+        (&self.leases_seen, &self.sights, &self.kind_report, self.lessor_seen).hash(state);
+        (self.next_ticket, self.patient_until, self.leading, self.orphaned).hash(state);
+        (self.approached, self.probe_at, self.stopping).hash(state);
+    }
+}

@@ -1,0 +1,307 @@
+//! What has happened, as far as the promises ask for it, and whether one was broken.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
+
+use crate::{
+    api::{
+        attachment::{KEY_PREFIX, LEASE_ANNOTATION},
+        lease::FINALIZER,
+    },
+    operator::{
+        attached::Removal,
+        request::{Answer, Request},
+    },
+    server::{Server, attached_to},
+    world::TTL,
+};
+
+/// A promise of the project, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Promise {
+    /// P1
+    NeverEarly,
+    /// P2
+    OneOutcome,
+    /// P3
+    NothingUnattached,
+    /// P4
+    Complete,
+    /// P5
+    Harmless,
+    /// P8
+    Outage,
+}
+
+/// A time at which the API server could not be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Outage {
+    /// When it began.
+    pub from: u32,
+    /// When it was over; `None`: it isn't.
+    pub to: Option<u32>,
+    /// Connections stayed, so that only silence told.
+    pub silent: bool,
+}
+
+/// One lease, from its creation on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Life {
+    name: &'static str,
+    /// When it was granted or renewed last, and which of the two.
+    sign: Option<(u32, bool)>,
+    /// When its grant was sent. It may have arrived later.
+    grant_sent: u32,
+    ended: Option<u32>,
+    released: bool,
+}
+
+/// Who sent a write.
+#[derive(Clone, Debug)]
+pub struct Sender<'a> {
+    /// Its name.
+    pub identity: &'a str,
+    /// When it started.
+    pub born: u32,
+    /// When it sent this.
+    pub sent: u32,
+    /// Whether its watch of ConfigMaps shows what there is.
+    pub sees_maps: bool,
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct History {
+    lives: BTreeMap<String, Life>,
+    /// When each ConfigMap was attached to what it is attached to.
+    attached: BTreeMap<&'static str, u32>,
+    terms: BTreeMap<i64, String>,
+    /// Those that hit everybody.
+    pub outages: Vec<Outage>,
+    /// The first promise that was broken.
+    pub broken: Option<(Promise, String)>,
+    /// What has happened at all, so that a run that shows nothing can be told.
+    pub seen: Sights,
+}
+
+/// What has happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Sights {
+    /// A lease ended by time.
+    pub expired: bool,
+    /// A lease was revoked.
+    pub revoked: bool,
+    /// An object went.
+    pub removed: bool,
+    /// A key went, and its object stayed.
+    pub key_removed: bool,
+    /// There was a second primary.
+    pub taken_over: bool,
+    /// A write of a deposed primary was refused.
+    pub deposed: bool,
+    /// A write was refused for its version.
+    pub conflict: bool,
+    /// A renewal came too late.
+    pub refused: bool,
+}
+
+impl History {
+    fn violation(&mut self, promise: Promise, what: impl Into<String>) {
+        if self.broken.is_none() {
+            self.broken = Some((promise, what.into()));
+        }
+    }
+
+    /// Somebody made a lease.
+    pub fn created(&mut self, name: &'static str, server: &Server) {
+        if let Some(uid) = uid_of(server, name) {
+            self.lives.insert(uid, Life { name, ..Life::default() });
+        }
+    }
+
+    /// The holder tried to renew.
+    pub fn renewed(&mut self, name: &'static str, accepted: bool, server: &Server, now: u32) {
+        if !accepted {
+            self.seen.refused = true;
+            return;
+        }
+        let Some(life) = uid_of(server, name).and_then(|uid| self.lives.get_mut(&uid)) else { return };
+        life.sign = life.sign.map(|_| (now, true));
+        if life.ended.is_some() {
+            self.violation(Promise::OneOutcome, format!("lease {name} was renewed after its end"));
+        }
+    }
+
+    /// A ConfigMap was attached to something else than before.
+    pub fn attached(&mut self, name: &'static str, now: u32) {
+        self.attached.insert(name, now);
+    }
+
+    /// A write of a replica was answered so.
+    pub fn after(
+        &mut self,
+        request: &Request,
+        answer: &Answer,
+        before: &Server,
+        server: &Server,
+        sender: &Sender<'_>,
+        now: u32,
+    ) {
+        if let Answer::Refused(refusal) = answer {
+            self.seen.conflict |= refusal.outcome() == "conflict";
+            self.seen.deposed |= refusal.outcome() == "lower-term";
+            return;
+        }
+        if matches!(answer, Answer::Gone) {
+            return;
+        }
+        match request {
+            Request::WriteLessor { status, .. } => {
+                let before = before.lessor.as_ref().and_then(|lessor| lessor.object.status.as_ref()?.term);
+                self.term(status, before, sender);
+            }
+            Request::WriteStatus { lease, uid, status, .. } => {
+                let stored = before.leases.get(&*lease.name).and_then(|lease| lease.object.status.as_ref());
+                self.term(status, stored.and_then(|status| status.term), sender);
+                self.status(&uid.to_string(), status, sender, now);
+            }
+            Request::SetFinalizers { lease, uid, finalizers, .. } => {
+                if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
+                    self.released(&lease.name, &uid.to_string(), server, sender);
+                }
+            }
+            Request::Remove { object, .. } => {
+                let map = before.maps.get(&*object.place.name);
+                let leases = map.map(|map| removed(request, &map.object)).unwrap_or_default();
+                let may = |name: &&str| {
+                    let lease = before.leases.get(*name);
+                    lease.is_some_and(|lease| lease.object.is_ended() && lease.object.has_finalizer())
+                };
+                if leases.is_empty() || !leases.iter().all(may) {
+                    let what = format!("{} goes, which is attached to {leases:?}", object.place.name);
+                    self.violation(Promise::NothingUnattached, what);
+                }
+                let left = server.maps.contains_key(&*object.place.name);
+                self.seen.key_removed |= left;
+                self.seen.removed |= !left;
+            }
+            _ => {}
+        }
+    }
+
+    fn term(&mut self, status: &Value, before: Option<i64>, sender: &Sender<'_>) {
+        let Some(term) = status["term"].as_i64() else { return };
+        if before.is_some_and(|before| term < before) {
+            let what = format!("{} wrote under term {term} what carried {before:?}", sender.identity);
+            self.violation(Promise::Harmless, what);
+        }
+        // Whoever leaves the lead names nobody.
+        if status["primary"].as_str().is_none() {
+            return;
+        }
+        let other = self.terms.entry(term).or_insert_with(|| sender.identity.to_owned());
+        if other != sender.identity {
+            let what = format!("{other} and {} both lead under term {term}", sender.identity);
+            self.violation(Promise::Harmless, what);
+        }
+        self.seen.taken_over |= self.terms.len() > 1;
+    }
+
+    fn status(&mut self, uid: &str, status: &Value, sender: &Sender<'_>, now: u32) {
+        let reason = |reason: &str| {
+            status["conditions"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .any(|condition| condition["reason"] == *reason)
+        };
+        let Some(life) = self.lives.get_mut(uid) else { return };
+        if !status["endTime"].is_string() {
+            if life.sign.is_none() && status["grantTime"].is_string() {
+                life.sign = Some((now, false));
+                life.grant_sent = sender.sent.min(now);
+            }
+            return;
+        }
+        if life.ended.is_some() {
+            return;
+        }
+        life.ended = Some(now);
+        let (name, mut sign) = (life.name, life.sign);
+        // A replica that starts anew knows the grant by the time that its sender named.
+        if let Some((at, false)) = sign
+            && sender.born >= at
+        {
+            sign = Some((life.grant_sent, false));
+        }
+        self.seen.revoked |= reason("Revoked");
+        if !reason("Expired") {
+            return;
+        }
+        self.seen.expired = true;
+        let Some((sign, renewal)) = sign else {
+            return self.violation(Promise::NeverEarly, format!("lease {name} expired without a grant"));
+        };
+        let passed = now - sign;
+        if passed < TTL {
+            let promise = if renewal { Promise::OneOutcome } else { Promise::NeverEarly };
+            let what = format!("lease {name} expired {passed} ticks after its grant or renewal");
+            return self.violation(promise, what);
+        }
+        let (mut reachable, mut silent, mut last) = (passed, false, 0);
+        for outage in &self.outages {
+            let (from, to) = (outage.from.max(sign), outage.to.unwrap_or(now).min(now));
+            // A replica that has started since knows of no outage before; it gives the grace of a start.
+            if to > from && outage.from >= sender.born {
+                reachable -= to - from;
+                silent |= outage.silent;
+                last = last.max(to);
+            }
+        }
+        // Of a silence, the tick before the deadline may not be noticed; and one of which nobody saw more than that tick
+        // isn't noticed at all.
+        let unnoticed = reachable + 1 >= TTL || now > last || last == sign + TTL;
+        let enough = reachable >= TTL || silent && unnoticed;
+        if !enough {
+            let who = sender.identity;
+            let what = format!(
+                "{who} ended lease {name} at {now}, though since {sign} it could be renewed for {reachable}"
+            );
+            self.violation(Promise::Outage, what);
+        }
+    }
+
+    fn released(&mut self, name: &str, uid: &str, server: &Server, sender: &Sender<'_>) {
+        let Some(life) = self.lives.get_mut(uid) else { return };
+        life.released = true;
+        let Some(ended) = life.ended else {
+            return self.violation(Promise::Complete, format!("lease {name} was released before its end"));
+        };
+        for (map, stored) in &server.maps {
+            let attached = self.attached.get(map).copied().unwrap_or_default();
+            // What was attached later, and what no watch has shown yet, may be left.
+            if sender.sees_maps && attached <= ended && attached_to(&stored.object).contains(name) {
+                let what = format!("{map} was left when lease {name} was released");
+                return self.violation(Promise::Complete, what);
+            }
+        }
+    }
+}
+
+fn uid_of(server: &Server, name: &str) -> Option<String> {
+    server.leases.get(name)?.object.metadata.uid.clone()
+}
+
+/// The leases with which a request removes something, as the object now is.
+fn removed<'a>(request: &Request, map: &'a ObjectMeta) -> Vec<&'a str> {
+    let goes = |name: &str| match request {
+        Request::Remove { removal: Removal::Keys { keys, .. }, .. } => {
+            name.strip_prefix(KEY_PREFIX).is_some_and(|name| keys.iter().any(|key| key.as_str() == name))
+        }
+        _ => name == LEASE_ANNOTATION,
+    };
+    let annotations = map.annotations.iter().flatten();
+    annotations.filter(|(name, _)| goes(name)).map(|(_, lease)| lease.as_str()).collect()
+}

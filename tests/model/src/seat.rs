@@ -1,0 +1,353 @@
+//! A replica where it runs: the operator's own core and clock, its watches, and its requests under way.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::jiff::Timestamp;
+
+use crate::{
+    lessor::clock::LeaseClock,
+    operator::{
+        attached::Kind,
+        hearing::Now,
+        replica::{Replica, Ticket},
+        request::{Answer, Refusal, Request},
+        settings::Settings,
+        watch::{Failure, Seen},
+        watches::Observation,
+    },
+    server::{News, Server, Stream, places},
+    world::{TICK, time},
+};
+
+/// What all replicas are told: everything is a tick or two.
+fn settings(identity: &str) -> Settings {
+    Settings {
+        identity: identity.to_owned(),
+        min_ttl: TICK,
+        max_clock_skew: Duration::ZERO,
+        start_grace: TICK,
+        linger: TICK,
+        lease_duration: 5 * TICK,
+        pending_warning: 1000 * TICK,
+        status_rate: 1000.0,
+        ..Settings::default()
+    }
+}
+
+/// One run of one replica.
+#[derive(Clone, Debug)]
+pub struct Seat {
+    /// What it calls itself, unique to this run.
+    pub identity: Arc<str>,
+    /// When it started.
+    pub born: u32,
+    replica: Box<Core>,
+    clock: LeaseClock,
+    date: Option<(Timestamp, Duration)>,
+    kind: Arc<Kind>,
+    /// Its watches, in the order of [`Stream::ALL`].
+    pub watches: [Watch; 3],
+    /// What it has asked and waits for.
+    pub asked: BTreeMap<Ticket, Asked>,
+    /// When the replica wants to act again if nothing happens before.
+    wakes: Option<Duration>,
+    digest: u64,
+}
+
+/// [`Replica`], which has too much in it to be shown.
+#[derive(Clone)]
+struct Core(Replica);
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replica").field("leads", &self.0.leads()).finish_non_exhaustive()
+    }
+}
+
+/// A watch: what it has yet to show.
+#[derive(Clone, Debug, Hash)]
+pub struct Watch {
+    /// In order.
+    pub news: VecDeque<News>,
+    /// Whether it is open.
+    pub open: bool,
+    /// Since when nothing comes through.
+    pub held: Option<u32>,
+}
+
+/// A request that the replica waits for.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// What it asks.
+    pub request: Arc<Request>,
+    /// When it was sent, by the world's time.
+    pub sent: u32,
+    /// When it gives up, on its clock.
+    pub by: Duration,
+    /// What the server answered, once it has.
+    pub answer: Option<Arc<Answer>>,
+    /// Since when it, or its answer, is stuck.
+    pub held: Option<u32>,
+}
+
+impl Hash for Seat {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.digest);
+    }
+}
+
+impl Seat {
+    /// A replica that starts now, and has seen nothing.
+    pub fn start(number: usize, run: u32, born: u32, server: &Server) -> Self {
+        let identity = format!("r{number}_{run}");
+        let watch = |stream| Watch { news: server.list(stream).into(), open: true, held: None };
+        let mut clock = LeaseClock::new(Duration::ZERO);
+        for stream in OURS {
+            clock.sent(opening(stream), Duration::ZERO);
+        }
+        let mut seat = Self {
+            replica: Box::new(Core(Replica::new(settings(&identity)))),
+            identity: identity.into(),
+            born,
+            clock,
+            // The answers that open the watches have a date.
+            date: Some((time(born), Duration::ZERO)),
+            kind: Arc::new(Kind::config_map()),
+            watches: Stream::ALL.map(watch),
+            asked: BTreeMap::new(),
+            wakes: None,
+            digest: 0,
+        };
+        seat.note();
+        seat
+    }
+
+    /// The term that it leads under, as it believes.
+    pub fn leads(&self) -> Option<i64> {
+        self.replica.0.leads()
+    }
+
+    fn mono(&self, now: u32) -> Duration {
+        TICK * now.saturating_sub(self.born)
+    }
+
+    fn now(&self, now: u32) -> Now {
+        let mono = self.mono(now);
+        Now {
+            mono,
+            lease: self.clock.now(mono),
+            wall: time(now),
+            server: self.date.map(|(date, at)| date + mono.saturating_sub(at)),
+            silence: mono.saturating_sub(self.clock.last_life()),
+            deaf: self.clock.stands_still(mono),
+        }
+    }
+
+    /// Lets the replica act. Answers with the requests that it gave up.
+    pub fn poll(&mut self, now: u32) -> Vec<Asked> {
+        let mono = self.mono(now);
+        let output = self.replica.0.poll(&self.now(now));
+        let mut given_up = Vec::new();
+        for ticket in output.cancelled {
+            given_up.extend(self.asked.remove(&ticket));
+            self.clock.withdrawn(ticket, mono);
+        }
+        for (ticket, request, by) in output.requests {
+            if counts(&request) {
+                self.clock.sent(ticket, mono);
+            }
+            self.asked.insert(
+                ticket,
+                Asked { request: Arc::new(request), sent: now, by, answer: None, held: None },
+            );
+        }
+        self.wakes = self.replica.0.wake_at(&self.now(now));
+        self.note();
+        given_up
+    }
+
+    /// Lets the replica act if it wants to be woken up by now, or if what it waits for comes too late.
+    pub fn wake(&mut self, now: u32) -> Vec<Asked> {
+        let mono = self.mono(now);
+        let late: Vec<Ticket> =
+            self.asked.iter().filter(|(_, asked)| asked.by <= mono).map(|(ticket, _)| *ticket).collect();
+        let mut given_up = Vec::new();
+        for ticket in late {
+            given_up.extend(self.fail(ticket, now, true));
+        }
+        if self.wakes.is_some_and(|wakes| wakes <= mono) {
+            given_up.extend(self.poll(now));
+        }
+        self.note();
+        given_up
+    }
+
+    /// A request gets no answer. Answers with it, and with what the replica gave up for that.
+    pub fn fail(&mut self, ticket: Ticket, now: u32, in_time: bool) -> Vec<Asked> {
+        let Some(asked) = self.asked.remove(&ticket) else { return Vec::new() };
+        let mono = self.mono(now);
+        if counts(&asked.request) {
+            if in_time {
+                self.clock.withdrawn(ticket, mono);
+            } else {
+                self.clock.failed(ticket);
+            }
+        }
+        let answer = Answer::Refused(Refusal::NoAnswer("none".to_owned()));
+        self.replica.0.answer(ticket, answer, &self.now(now));
+        let mut given_up = self.poll(now);
+        given_up.push(asked);
+        given_up
+    }
+
+    /// The answer to a request comes.
+    pub fn answer(&mut self, ticket: Ticket, now: u32) -> Vec<Asked> {
+        let Some(Asked { request, answer: Some(answer), .. }) = self.asked.remove(&ticket) else {
+            return Vec::new();
+        };
+        let counts = counts(&request);
+        self.hear(now, |seat, mono| {
+            seat.date = Some((time(now), mono));
+            if counts {
+                seat.clock.answered(ticket, mono);
+            }
+            let answer = Arc::try_unwrap(answer).unwrap_or_else(|shared| Answer::clone(&shared));
+            seat.replica.0.answer(ticket, answer, &seat.now(now));
+        })
+    }
+
+    /// A watch shows all that it has to show, or that it has broken.
+    pub fn look(&mut self, stream: Stream, now: u32) -> Vec<Asked> {
+        let queue = &mut self.watches[stream as usize].news;
+        let news = match queue.pop_front_if(|news| matches!(news, News::Broken)) {
+            Some(broken) => VecDeque::from([broken]),
+            None => std::mem::take(queue),
+        };
+        self.hear(now, |seat, mono| {
+            for news in news {
+                if stream != Stream::Maps {
+                    match news {
+                        News::Broken => seat.clock.broke(),
+                        // A watch is opened by an answer.
+                        News::Resumed | News::All(_) => seat.clock.answered(opening(stream), mono),
+                        _ => seat.clock.heard(mono),
+                    }
+                }
+                let observation = seat.observation(stream, news);
+                seat.replica.0.observe(observation, &seat.now(now));
+            }
+        })
+    }
+
+    /// Takes something in, and lets the replica act on it.
+    fn hear(&mut self, now: u32, take_in: impl FnOnce(&mut Self, Duration)) -> Vec<Asked> {
+        let mono = self.mono(now);
+        let was_deaf = self.clock.stands_still(mono);
+        take_in(self, mono);
+        let mut given_up = self.poll(now);
+        if was_deaf && !self.clock.stands_still(mono) {
+            self.replica.0.heard_again(&self.now(now));
+            given_up.extend(self.poll(now));
+        }
+        given_up
+    }
+
+    fn observation(&self, stream: Stream, news: News) -> Observation {
+        let failing = || Failure::Other("the connection was cut".to_owned());
+        match (stream, news) {
+            (_, News::Lessor(lessor, there)) => Observation::Lessor(seen(lessor.object.clone(), there)),
+            (_, News::Lease(lease, there)) => Observation::Lease(None, seen(lease.object.clone(), there)),
+            (_, News::Map(map, there)) => {
+                Observation::Object(Arc::clone(&self.kind), None, seen(map.object.clone(), there))
+            }
+            (Stream::Lessor, news) => Observation::Lessor(whole(news, "", failing)),
+            (Stream::Leases, news) => {
+                Observation::Lease(None, whole(news, crate::server::NAMESPACE, failing))
+            }
+            (Stream::Maps, news) => Observation::Object(
+                Arc::clone(&self.kind),
+                None,
+                whole(news, crate::server::NAMESPACE, failing),
+            ),
+        }
+    }
+
+    /// Takes note of what this replica now is.
+    pub fn note(&mut self) {
+        let mut state = DefaultHasher::new();
+        self.replica.0.digest(&mut state);
+        (&self.identity, self.born, &self.clock, &self.watches, self.wakes).hash(&mut state);
+        self.date.map(|(date, at)| (date.as_second(), at)).hash(&mut state);
+        for (ticket, asked) in &self.asked {
+            (ticket, asked.sent, asked.by, asked.held).hash(&mut state);
+            hash_request(&asked.request, &mut state);
+            asked.answer.as_deref().map(|answer| hash_answer(answer, &mut state)).hash(&mut state);
+        }
+        self.digest = state.finish();
+    }
+}
+
+/// The watches whose silence says that holders can't renew.
+const OURS: [Stream; 2] = [Stream::Lessor, Stream::Leases];
+
+/// The request that opens a watch.
+fn opening(stream: Stream) -> Ticket {
+    Ticket::MAX - stream as Ticket
+}
+
+fn seen<T>(object: T, there: bool) -> Seen<T> {
+    if there { Seen::There(Box::new(object)) } else { Seen::Gone(Box::new(object)) }
+}
+
+fn whole<T>(news: News, namespace: &str, failing: impl Fn() -> Failure) -> Seen<T> {
+    match news {
+        News::All(names) => Seen::All(places(&names, namespace)),
+        News::Broken => Seen::Failing(failing()),
+        _ => Seen::Resumed,
+    }
+}
+
+/// Whether a request is about our own kinds, and so tells whether holders can renew.
+fn counts(request: &Request) -> bool {
+    !matches!(request, Request::ReadObject { .. } | Request::Remove { .. })
+}
+
+pub(crate) fn hash_request(request: &Request, state: &mut impl Hasher) {
+    request.verb().hash(state);
+    request.lease().hash(state);
+    match request {
+        Request::WriteLessor { version, status } => (version, status).hash(state),
+        Request::SetFinalizers { uid, version, finalizers, .. } => (uid, version, finalizers).hash(state),
+        Request::WriteStatus { uid, version, status, .. } => (uid, version, status).hash(state),
+        Request::DeleteLease { uid, .. } => uid.hash(state),
+        Request::ReadObject { object } => object.hash(state),
+        Request::Remove { object, removal } => {
+            use crate::operator::attached::Removal;
+            object.hash(state);
+            match removal {
+                Removal::Delete { uid, version, .. } | Removal::Members { uid, version, .. } => {
+                    (uid, version).hash(state);
+                }
+                Removal::Keys { uid, patch, .. } => (uid, patch).hash(state),
+            }
+        }
+        Request::ReadSource { source } => source.hash(state),
+        Request::ReadLessor | Request::CreateLessor | Request::ReadLease { .. } => {}
+    }
+}
+
+/// What the server answered is a version of something, or nothing.
+fn hash_answer(answer: &Answer, state: &mut impl Hasher) {
+    answer.outcome().hash(state);
+    match answer {
+        Answer::Lessor(lessor) => lessor.metadata.resource_version.hash(state),
+        Answer::Lease(lease) => lease.metadata.resource_version.hash(state),
+        Answer::Object(meta) => meta.resource_version.hash(state),
+        Answer::Source(_) | Answer::Deleted | Answer::Gone | Answer::Refused(_) => {}
+    }
+}

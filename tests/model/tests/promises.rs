@@ -1,0 +1,86 @@
+//! Explores the model, and shows that it can find something.
+//!
+//! `MODEL_STATES` says how many states of each scenario are reached at most (0: all), `MODEL_FAULTS` and `MODEL_EDITS` how far
+//! a run may depart: `just model`.
+
+#![allow(clippy::print_stdout)]
+
+use lessor_model::{
+    explore::{Begin, Found, Scenario},
+    server::Rules,
+    world::{Budget, Form},
+};
+
+fn number<T: std::str::FromStr>(name: &str, otherwise: T) -> T {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+fn scenarios(rules: Rules) -> [Scenario; 5] {
+    let (faults, edits) = (number("MODEL_FAULTS", 1), number("MODEL_EDITS", 1));
+    let scenario = |name, replicas, form, begins, ends| {
+        let budget = Budget { faults, edits, ends };
+        Scenario { name, replicas, form, rules, begins, budget }
+    };
+    [
+        scenario("two replicas, leases that are due soon", 2, Form::Whole, Begin::Granted(1), 8),
+        scenario("keys of two leases in one object", 2, Form::Keys, Begin::Granted(1), 8),
+        scenario("three replicas", 3, Form::Whole, Begin::Granted(1), 8),
+        scenario("all replicas start anew", 2, Form::Whole, Begin::Restarted(1), 9),
+        scenario("everything is new", 2, Form::Whole, Begin::Start, 9),
+    ]
+}
+
+#[test]
+fn no_run_breaks_a_promise() {
+    let states = number("MODEL_STATES", 300_000);
+    let (mut failed, mut unshown) = (Vec::new(), None::<Vec<&str>>);
+    let (mut total, mut depth) = (0, 0);
+    for scenario in scenarios(Rules::default()) {
+        let found = scenario.explore(states);
+        let Found { unique, generated, took, broken, .. } = &found;
+        println!(
+            "{}: {unique} states, {generated} times reached, depth {}, {took:.1?}",
+            scenario.name, found.depth
+        );
+        total += unique;
+        depth = depth.max(found.depth);
+        if let Some(broken) = broken {
+            println!("{broken}");
+            failed.push(scenario.name);
+        }
+        unshown = Some(match unshown {
+            None => found.unshown,
+            Some(before) => before.into_iter().filter(|name| found.unshown.contains(name)).collect(),
+        });
+    }
+    println!("{total} states, depth {depth}");
+    assert!(failed.is_empty(), "a promise is broken: {failed:?}");
+    assert_eq!(unshown, Some(Vec::new()), "what should happen somewhere never does");
+}
+
+/// The first promise that is found broken on an API server with a rule less.
+fn broken_without(rules: Rules) -> Option<&'static str> {
+    scenarios(rules).into_iter().find_map(|scenario| {
+        let broken = scenario.explore(300_000).broken?;
+        println!("{}: {broken}", scenario.name);
+        Some(broken.property)
+    })
+}
+
+#[test]
+fn without_versions_a_promise_is_broken() {
+    let rules = Rules { versions: false, ..Rules::default() };
+    assert!(broken_without(rules).is_some());
+}
+
+#[test]
+fn without_the_rule_of_terms_deposed_primaries_are_not_harmless() {
+    let rules = Rules { terms: false, versions: false, ..Rules::default() };
+    assert!(broken_without(rules).is_some());
+}
+
+#[test]
+fn without_the_freeze_a_renewal_has_two_outcomes() {
+    let rules = Rules { freeze: false, ..Rules::default() };
+    assert_eq!(broken_without(rules), Some("P2 one outcome"));
+}
