@@ -1,11 +1,9 @@
 //! The model as the model checker wants it, and what it is asked.
 
-use std::{
-    fmt,
-    time::{Duration, Instant},
-};
+use std::{fmt, time::Duration};
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
+use tokio::time::Instant;
 
 use crate::{
     history::Promise,

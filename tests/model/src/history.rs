@@ -167,10 +167,10 @@ impl History {
                 self.term(status, stored.and_then(|status| status.term), sender);
                 self.status(&uid.to_string(), status, sender, now);
             }
-            Request::SetFinalizers { lease, uid, finalizers, .. } => {
-                if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
-                    self.released(&lease.name, &uid.to_string(), server, sender);
-                }
+            Request::SetFinalizers { lease, uid, finalizers, .. }
+                if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) =>
+            {
+                self.released(&lease.name, &uid.to_string(), server, sender);
             }
             Request::Remove { object, .. } => {
                 let map = before.maps.get(&*object.place.name);

@@ -160,6 +160,7 @@ impl Hash for Late {
 }
 
 /// The state of everything.
+#[allow(clippy::derived_hash_with_manual_eq, reason = "replicas can't be compared but by their digests")]
 #[derive(Clone, Debug, Hash)]
 pub struct World {
     now: u32,

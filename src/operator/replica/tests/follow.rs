@@ -220,7 +220,7 @@ fn a_replica_whose_own_watch_is_late_does_not_take_over() {
     };
     play.see_lease(follows);
     play.beat("0");
-    play.pass(17_000);
+    play.pass_as_follower(17_000);
     let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
     let mut lessor = play.lessor(json!({"primary": "other_1", "term": 1}));
     lessor.metadata.resource_version = Some("1".to_owned());
