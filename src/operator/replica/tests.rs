@@ -350,6 +350,7 @@ fn what_is_attached_once_the_release_was_sent_stays_until_the_release_is_refused
 #[test]
 fn an_ended_lease_lingers_for_what_was_attached_just_before() {
     let mut play = Play::primary();
+    grant(&mut play);
     play.see_lease(ended);
     play.pass(1_900);
     assert_eq!(play.asked, []);
