@@ -54,11 +54,11 @@ stand_in() {
   b add "$container" "$root" / > "$work/base.log"
   b config --env RUSTUP_HOME=/usr/local/rustup --env CARGO_HOME=/usr/local/cargo \
     --env PATH=/usr/local/cargo/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$container"
-  b commit --rm "$container" "docker.io/library/$base" > "$work/base.log"
+  b commit --rm "$container" "localhost/$base" > "$work/base.log"
 }
-if b inspect --type image "docker.io/library/$base" > "$work/base.log" 2>&1; then
+if b inspect --type image "localhost/$base" > "$work/base.log" 2>&1; then
   echo "already here"
-elif timeout 60 buildah --root "$work/storage" --runroot "$work/run" --storage-driver vfs pull "docker.io/library/$base" \
+elif timeout 60 buildah --root "$work/storage" --runroot "$work/run" --storage-driver vfs pull "$base" \
   > "$work/pull.log" 2>&1; then
   echo "pulled"
 else
