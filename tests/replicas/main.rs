@@ -1,21 +1,37 @@
-//! Three replicas as separate processes, on a real API server, and everything that can go wrong with them.
+//! Three replicas as separate processes, on a real API server, and everything that can go wrong with them; and leases that
+//! follow something.
 //!
 //! These are the judges of P2–P8. Each prints its figures, and lets the [checker](lessor_checker) read its audit log.
-//! They mostly wait, so all run at once; a filter, or `--test-threads=1`, makes them quieter neighbours.
+//! They mostly wait, so all run at once; a filter, or `--test-threads=1`, makes them quieter neighbours. Those of
+//! [followers](../follow) are in this program only because it waits for the longest of all: beside it they take no time.
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::print_stdout)]
 
+#[path = "../follow/outage.rs"]
+mod follow_outage;
+#[path = "../follow/takeover.rs"]
+mod follow_takeover;
+#[path = "../follow/heartbeats.rs"]
+mod heartbeats;
 #[allow(dead_code, reason = "each test binary uses its part of the kit")]
 #[path = "../e2e/history.rs"]
 mod history;
 mod holder;
+#[path = "../follow/leases.rs"]
+mod leases;
 mod outage;
+#[path = "../follow/pods.rs"]
+mod pods;
 mod quiet;
 mod replicas;
 mod rolling;
 mod soak;
+#[path = "../follow/sources.rs"]
+mod sources;
 mod storm;
 mod stubborn;
 mod takeover;
+#[path = "../follow/unseen.rs"]
+mod unseen;
 mod upheaval;
 #[allow(dead_code, reason = "each test binary uses its part of the kit")]
 #[path = "../e2e/world.rs"]
@@ -58,6 +74,26 @@ fn main() -> ExitCode {
         stubborn::an_absurd_term_is_reported_and_locks_nobody_out,
         upheaval::a_lessor_deleted_by_hand_comes_back_and_terms_go_on,
         upheaval::both_crds_deleted_at_once_hang_on_nothing,
+        heartbeats::a_thousand_leases_follow_one_heartbeat_at_no_request_and_end_in_time_when_it_stops,
+        heartbeats::a_heartbeat_that_is_deleted_and_made_anew_is_followed_again,
+        heartbeats::a_heartbeat_that_comes_late_is_followed_once_it_is_there,
+        heartbeats::a_beat_that_no_watch_has_shown_yet_counts,
+        heartbeats::renewals_by_hand_count_beside_the_heartbeat,
+        heartbeats::another_source_renews_nothing_by_itself,
+        pods::a_lease_lives_as_long_as_its_pod_and_its_ttl_longer,
+        pods::a_lease_ends_at_once_with_its_pod_where_it_was_told_to,
+        pods::another_pod_of_the_name_is_another_pod,
+        pods::a_pod_that_has_succeeded_or_failed_is_over,
+        pods::a_pod_that_was_replaced_while_no_operator_ran_is_noticed,
+        pods::many_pods_are_followed_with_one_watch,
+        leases::a_lease_lives_by_the_renewals_of_another_and_outlives_it_by_its_ttl,
+        leases::leases_that_follow_one_another_in_a_circle_live_by_themselves,
+        leases::a_source_in_another_namespace_cannot_be_named,
+        follow_outage::no_lease_ends_since_a_node_could_not_beat_in_an_outage,
+        follow_takeover::a_takeover_moves_no_deadline_and_ends_nothing_that_beats,
+        follow_takeover::restarts_end_nothing_that_beats,
+        unseen::what_is_not_enabled_keeps_its_followers_from_ending_until_it_is,
+        unseen::a_right_that_is_taken_away_ends_no_lease_and_one_that_is_given_back_lets_them_go_on,
     ];
     // Not unless it is asked for by `--ignored`, as `just soak` does.
     let soak = trials![soak::leases_come_and_go_while_everything_breaks_again_and_again,];
