@@ -68,7 +68,9 @@ fi
 for platform in "${platforms[@]}"; do
   say "build for linux/$platform"
   image="localhost/lessor-check:$platform"
-  b build --isolation chroot --pull-never --platform "linux/$platform" --tag "$image" .
+  # Debian's buildah takes the platform that it builds for, unless told, for the one that it builds on.
+  b build --isolation chroot --pull-never --build-arg "BUILDPLATFORM=linux/$(dpkg --print-architecture)" \
+    --platform "linux/$platform" --tag "$image" .
 
   say "what is in it"
   container=$(b from --pull-never --platform "linux/$platform" "$image")
