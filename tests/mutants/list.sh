@@ -104,6 +104,3 @@ mutant 'the index keeps what was removed' 'unit lessor::' src/lessor/table.rs \
 
 mutant 'an end that failed is not tried again' 'unit lessor::' src/lessor/ends.rs \
   'let again = self.try_again(n, now);' 'if @ { return None; } let again = self.try_again(n, now);'
-
-mutant 'the API server accepts a lower term' simulation tests/simulation/server.rs \
-  'if before["term"].is_i64()' 'if !@ && before["term"].is_i64()'

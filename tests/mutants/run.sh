@@ -49,7 +49,7 @@ declare -A binary=()
 build() {
   # Unquoted: several arguments.
   binary[$1]=$(cd "$copy" && cargo test ${tests[$1]} --no-run --message-format json |
-    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+    sed -n '/"test":true},"features"/s/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
   printf 'built: %s\n' "$1"
   MUTANT='' finds "$1"
   [[ -z $found ]] || { printf 'the tests fail as they are: %s\n' "$found"; exit 1; }
