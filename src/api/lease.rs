@@ -2,6 +2,8 @@
 
 #![expect(unreachable_pub, reason = "KubeSchema repeats the structs inside its functions, `pub` and all")]
 
+use std::fmt;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -391,6 +393,15 @@ pub struct Attached {
     pub objects: i64,
     /// Keys of objects that stay.
     pub keys: i64,
+}
+
+/// `1 object and 2 keys`.
+impl fmt::Display for Attached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ending = |count| if count == 1 { "" } else { "s" };
+        let Self { objects, keys } = *self;
+        write!(f, "{objects} object{} and {keys} key{}", ending(objects), ending(keys))
+    }
 }
 
 impl Lease {

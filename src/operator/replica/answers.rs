@@ -128,7 +128,7 @@ impl Replica {
             }
             Doing::Warn => (None, "Expiring", "ends soon unless it is renewed".to_owned()),
             Doing::End(deadline, attached) => {
-                let going = format!("{} objects and {} keys go", attached.objects, attached.keys);
+                let going = format!("{attached} go");
                 match deadline {
                     Some(deadline) => {
                         if attached != Attached::default()
