@@ -120,7 +120,7 @@ impl Bed {
     }
 
     async fn lease_of(&self, name: &str, spec: LeaseSpec) {
-        self.leases().create(&PostParams::default(), &Lease::new(name, spec)).await.expect("a lease");
+        made(self.leases().create(&PostParams::default(), &Lease::new(name, spec)).await);
     }
 
     /// Makes a ConfigMap, attached to this lease as a whole if there is one.
@@ -129,7 +129,7 @@ impl Bed {
         let metadata = ObjectMeta { name: Some(name.to_owned()), annotations, ..ObjectMeta::default() };
         let data = Some([("text".to_owned(), text.to_owned())].into());
         let map = ConfigMap { metadata, data, ..ConfigMap::default() };
-        self.config_maps().create(&PostParams::default(), &map).await.expect("a config map");
+        made(self.config_maps().create(&PostParams::default(), &map).await);
     }
 
     /// Makes leases with these numbers, each with an attached ConfigMap.
@@ -159,6 +159,14 @@ impl Bed {
                 );
             }
         }
+    }
+}
+
+/// Names are used once: what is there already was made by a request whose answer got lost, and which the client sent again.
+fn made<K>(answer: kube::Result<K>) {
+    match answer {
+        Err(kube::Error::Api(status)) if status.code == 409 => {}
+        answer => drop(answer.expect("an object")),
     }
 }
 

@@ -29,7 +29,9 @@ pub(crate) struct Holders {
 /// What became of renewals.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
+    /// Accepted.
     pub(crate) accepted: usize,
+    /// Refused, since the lease is over or gone. What got no answer counts as neither.
     pub(crate) refused: usize,
 }
 
@@ -47,10 +49,13 @@ impl Holders {
                 ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
                 loop {
                     ticks.tick().await;
-                    let accepted = renew(&leases, &name).await.is_ok();
-                    sent.send_modify(|tally| match accepted {
-                        true => tally.accepted += 1,
-                        false => tally.refused += 1,
+                    let answer = renew(&leases, &name).await;
+                    sent.send_modify(|tally| match &answer {
+                        Ok(_) => tally.accepted += 1,
+                        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 422) => {
+                            tally.refused += 1
+                        }
+                        Err(_) => {}
                     });
                 }
             });
