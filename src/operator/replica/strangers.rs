@@ -5,6 +5,7 @@ use proptest::{prelude::*, sample::select};
 use serde_json::{Value, json};
 
 use super::{tests::Play, *};
+use crate::api::Lessor;
 
 /// Where a stranger may write, in a lease.
 const PLACES: [&str; 22] = [
@@ -30,6 +31,19 @@ const PLACES: [&str; 22] = [
     "/status/remainingSeconds",
     "/status/term",
     "/status/attached",
+];
+
+/// Where a stranger may write, in a `Lessor`.
+const PLACES_OF_LESSOR: [&str; 9] = [
+    "/metadata/resourceVersion",
+    "/status/primary",
+    "/status/term",
+    "/status/acquireTime",
+    "/status/provedTime",
+    "/status/transitions",
+    "/status/leases",
+    "/status/version",
+    "/status/conditions",
 ];
 
 fn anything() -> impl Strategy<Value = Value> {
@@ -81,13 +95,28 @@ fn lease(version: u64, changes: &[(&str, Value)]) -> Value {
             "primary": "me_1", "term": 1,
         },
     });
+    change(&mut lease, changes);
+    lease
+}
+
+/// A `Lessor` whose primary is another, with these changes.
+fn lessor(version: u64, changes: &[(&str, Value)]) -> Value {
+    let mut lessor = json!({
+        "apiVersion": "lessor.dev/v1alpha1", "kind": "Lessor",
+        "metadata": {"name": "default", "resourceVersion": version.to_string()},
+        "status": {"primary": "other_1", "term": 1, "transitions": 1, "leases": 1},
+    });
+    change(&mut lessor, changes);
+    lessor
+}
+
+fn change(object: &mut Value, changes: &[(&str, Value)]) {
     for (place, value) in changes {
         let (parent, member) = place.rsplit_once('/').unwrap_or_default();
-        if let Some(parent) = lease.pointer_mut(parent) {
+        if let Some(parent) = object.pointer_mut(parent) {
             parent[member] = value.clone();
         }
     }
-    lease
 }
 
 proptest! {
@@ -124,6 +153,20 @@ proptest! {
             }
             play.pass(7_000);
         }
+        play.see_lease(|_| {});
+        play.pass(7_000);
+    }
+
+    #[test]
+    fn no_lessor_makes_a_replica_stumble(
+        changes in prop::collection::vec((select(PLACES_OF_LESSOR.to_vec()), anything()), 1..4),
+        leads in any::<bool>(),
+    ) {
+        let mut play = if leads { Play::primary() } else { Play::follower() };
+        if let Ok(lessor) = serde_json::from_value::<Lessor>(lessor(100, &changes)) {
+            play.observe(Observation::Lessor(Seen::There(Box::new(lessor))));
+        }
+        play.pass(7_000);
         play.see_lease(|_| {});
         play.pass(7_000);
     }
