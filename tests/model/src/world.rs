@@ -334,7 +334,10 @@ impl World {
                 let watch = &seat.watches[stream as usize];
                 if !watch.news.is_empty() && watch.held.is_none() {
                     actions.push(Action::Fault(Fault::Hold(number, What::Watch(stream))));
-                    actions.push(Action::Fault(Fault::Relist(number, stream)));
+                    // A list is an answer: it takes a server that can be reached.
+                    if watch.open && self.reach(number) == (false, false) {
+                        actions.push(Action::Fault(Fault::Relist(number, stream)));
+                    }
                 }
             }
             // Whoever has nothing to do is as good dead as later, when it has.
@@ -597,7 +600,7 @@ impl World {
             Fault::Refuse(number, ticket) => self.refuse(number, ticket),
             Fault::Relist(number, stream) => {
                 let news = self.server.list(stream);
-                if let Some(seat) = self.seat_mut(number).filter(|seat| seat.watches[stream as usize].open) {
+                if let Some(seat) = self.seat_mut(number) {
                     seat.watches[stream as usize].news = news.into();
                 }
                 self.look(number, stream);
@@ -668,6 +671,15 @@ impl World {
         let now = self.now;
         if let Place::Paused(seat, _) = &self.places[number] {
             self.places[number] = Place::Up(Arc::clone(seat));
+            // What broke meanwhile is there to be seen at once; any answer to what it asks now comes later.
+            for stream in Stream::ALL {
+                let seat = self.seat(number).map(|seat| &seat.watches[stream as usize]);
+                if seat.is_some_and(|watch| {
+                    watch.held.is_none() && matches!(watch.news.front(), Some(News::Broken))
+                }) {
+                    self.look(number, stream);
+                }
+            }
             self.give(number, |seat| seat.wake(now));
         }
     }
