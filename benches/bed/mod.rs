@@ -5,10 +5,7 @@
 use std::{fs, ops::Range, process::Command, time::Duration};
 
 use futures::{StreamExt, stream};
-use k8s_openapi::api::{
-    core::v1::{ConfigMap, Namespace},
-    rbac::v1::{ClusterRoleBinding, RoleRef, Subject},
-};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{
     Api, Client, ResourceExt,
     api::{ObjectMeta, PostParams},
@@ -48,24 +45,9 @@ impl Bed {
             await_condition(crds.clone(), &name, is_crd_established()).await.expect("a kind");
         }
         let metadata = ObjectMeta { name: Some(NAMESPACE.to_owned()), ..ObjectMeta::default() };
-        let namespace = Namespace { metadata: metadata.clone(), ..Namespace::default() };
+        let namespace = Namespace { metadata, ..Namespace::default() };
         Api::all(client.clone()).create(&PostParams::default(), &namespace).await.expect("a namespace");
-        let binding = ClusterRoleBinding {
-            metadata,
-            role_ref: RoleRef {
-                api_group: Some("rbac.authorization.k8s.io".to_owned()),
-                kind: "ClusterRole".to_owned(),
-                name: "cluster-admin".to_owned(),
-            },
-            subjects: Some(vec![Subject {
-                kind: "ServiceAccount".to_owned(),
-                name: ACCOUNT.to_owned(),
-                namespace: Some(NAMESPACE.to_owned()),
-                ..Subject::default()
-            }]),
-        };
-        let bindings = Api::all(client.clone());
-        bindings.create(&PostParams::default(), &binding).await.expect("a binding");
+        cluster.give_all_rights(NAMESPACE, ACCOUNT).await.expect("all rights");
         Self { cluster, client }
     }
 

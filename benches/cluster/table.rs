@@ -27,7 +27,7 @@ pub(crate) struct Table(Vec<Figure>);
 impl Table {
     /// Adds a figure, and shows it.
     pub(crate) fn add(&mut self, of: &str, what: impl Into<String>, value: f64, unit: &'static str) {
-        self.push(Figure { of: of.to_owned(), what: what.into(), value, unit, aim: None, noisy: true });
+        self.push(of, what, (value, unit), None, true);
     }
 
     /// Adds a figure that should be at most `aim`.
@@ -39,7 +39,7 @@ impl Table {
         unit: &'static str,
         aim: f64,
     ) {
-        self.push(Figure { of: of.to_owned(), what: what.into(), value, unit, aim: Some(aim), noisy: true });
+        self.push(of, what, (value, unit), Some(aim), true);
     }
 
     /// Adds a count that must be at most `aim` on any machine.
@@ -51,10 +51,18 @@ impl Table {
         unit: &'static str,
         aim: f64,
     ) {
-        self.push(Figure { of: of.to_owned(), what: what.into(), value, unit, aim: Some(aim), noisy: false });
+        self.push(of, what, (value, unit), Some(aim), false);
     }
 
-    fn push(&mut self, figure: Figure) {
+    fn push(
+        &mut self,
+        of: &str,
+        what: impl Into<String>,
+        (value, unit): (f64, &'static str),
+        aim: Option<f64>,
+        noisy: bool,
+    ) {
+        let figure = Figure { of: of.to_owned(), what: what.into(), value, unit, aim, noisy };
         println!("    {}", figure.line());
         self.0.push(figure);
     }

@@ -417,7 +417,7 @@ mod tests {
     fn a_file_says_the_same_as_arguments() {
         let yaml =
             "attachable:\n- resource: secrets\n- {resource: deployments, group: apps, pointers: true}\n";
-        let listed = ["secrets", "deployments.apps:pointers"].map(|text| read(text).unwrap());
+        let listed = ["secrets", "deployments.apps:pointers"].map(|text| read(text).expect("a kind"));
         assert_eq!(from_yaml(yaml), Ok(listed.to_vec()));
         for wrong in [
             "",
@@ -433,9 +433,9 @@ mod tests {
 
     #[test]
     fn a_kind_is_listed_once() {
-        let listed = |texts: &[&str]| with_config_maps(texts.iter().map(|text| read(text).unwrap()));
-        assert_eq!(listed(&[]).unwrap().len(), 1);
-        assert_eq!(listed(&["secrets", "configmaps"]).unwrap().len(), 2);
+        let listed = |texts: &[&str]| with_config_maps(texts.iter().map(|text| read(text).expect("a kind")));
+        assert_eq!(listed(&[]).map(|kinds| kinds.len()), Ok(1));
+        assert_eq!(listed(&["secrets", "configmaps"]).map(|kinds| kinds.len()), Ok(2));
         assert_eq!(
             listed(&["jobs.batch", "jobs.batch/v1:pointers"]),
             Err(KindError::Twice("jobs.batch".to_owned()))

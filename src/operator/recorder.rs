@@ -181,7 +181,9 @@ mod tests {
                 let body = request.into_body().collect_bytes().await.unwrap_or_default();
                 let event: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
                 reasons.lock().push(event["reason"].as_str().unwrap_or_default().to_owned());
-                Ok::<_, Infallible>(Response::builder().status(201).body(Body::from(body.to_vec())).unwrap())
+                Ok::<_, Infallible>(
+                    Response::builder().status(201).body(Body::from(body.to_vec())).expect("an answer"),
+                )
             }
         });
         Client::new(service, "default")

@@ -108,20 +108,7 @@ pub async fn run_with(
             admin::serve(address, sources).await.map_err(|error| Error::Admin(address, error))
         });
     }
-    let shell = Shell {
-        server: Server::new(client.clone(), settings.lessor.clone()),
-        recorder,
-        metrics,
-        replica: Replica::new(settings),
-        hearing,
-        requests: JoinSet::new(),
-        aborts: HashMap::new(),
-        background,
-        client,
-        sender,
-        lookouts: HashMap::new(),
-        looking: JoinSet::new(),
-    };
+    let shell = Shell::new(client, settings, hearing, (recorder, metrics), background, sender);
     shell.run(observations, questions, stop).await
 }
 
@@ -157,6 +144,30 @@ struct Shell {
 }
 
 impl Shell {
+    fn new(
+        client: Client,
+        settings: Settings,
+        hearing: Hearing,
+        (recorder, metrics): (Recorder, Metrics),
+        background: JoinSet<Result<(), Error>>,
+        sender: mpsc::Sender<watches::Observation>,
+    ) -> Self {
+        Self {
+            server: Server::new(client.clone(), settings.lessor.clone()),
+            recorder,
+            metrics,
+            replica: Replica::new(settings),
+            hearing,
+            requests: JoinSet::new(),
+            aborts: HashMap::new(),
+            background,
+            client,
+            sender,
+            lookouts: HashMap::new(),
+            looking: JoinSet::new(),
+        }
+    }
+
     async fn run(
         mut self,
         mut observations: mpsc::Receiver<watches::Observation>,
@@ -299,20 +310,7 @@ mod tests {
         let mut background = JoinSet::new();
         background.spawn(task);
         let (sender, observations) = mpsc::channel(1);
-        let shell = Shell {
-            server: Server::new(client.clone(), settings.lessor.clone()),
-            recorder,
-            metrics,
-            replica: Replica::new(settings),
-            hearing,
-            requests: JoinSet::new(),
-            aborts: HashMap::new(),
-            background,
-            client,
-            sender,
-            lookouts: HashMap::new(),
-            looking: JoinSet::new(),
-        };
+        let shell = Shell::new(client, settings, hearing, (recorder, metrics), background, sender);
         let (_asking, questions) = mpsc::channel(1);
         shell.run(observations, questions, pending()).await
     }

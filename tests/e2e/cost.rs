@@ -2,11 +2,6 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleRef, Subject};
-use kube::{
-    Api,
-    api::{ObjectMeta, PostParams},
-};
 use lessor::api::Lease;
 use lessor_cluster::audit::{Entries, Mark};
 use serde_json::json;
@@ -97,21 +92,7 @@ pub(crate) async fn at_rest_nobody_asks_anything_for_thirty_seconds() {
     let world = World::new("rest").await;
     let token =
         world.cluster.service_account_kubeconfig(&world.namespace, "lessor").await.expect("an account");
-    let binding = ClusterRoleBinding {
-        metadata: ObjectMeta { name: Some(world.namespace.clone()), ..ObjectMeta::default() },
-        role_ref: RoleRef {
-            api_group: Some("rbac.authorization.k8s.io".to_owned()),
-            kind: "ClusterRole".to_owned(),
-            name: "cluster-admin".to_owned(),
-        },
-        subjects: Some(vec![Subject {
-            kind: "ServiceAccount".to_owned(),
-            name: "lessor".to_owned(),
-            namespace: Some(world.namespace.clone()),
-            ..Subject::default()
-        }]),
-    };
-    Api::all(world.client.clone()).create(&PostParams::default(), &binding).await.expect("a binding");
+    world.cluster.give_all_rights(&world.namespace, "lessor").await.expect("all rights");
     let operator = world.operator_with(&token, &["--pending-warning", "1s"]);
     world.wait_for_primary(&operator).await;
     let _follower = world.operator_with(&token, &["--pending-warning", "1s"]);

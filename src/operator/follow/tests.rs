@@ -27,8 +27,8 @@ fn server(seconds: i64) -> Option<Timestamp> {
 }
 
 fn follow(from: serde_json::Value) -> Follow {
-    let from: RenewFrom = serde_json::from_value(from).unwrap();
-    Follow::read(&"shop".into(), &from).unwrap()
+    let from: RenewFrom = serde_json::from_value(from).expect("a source");
+    Follow::read(&"shop".into(), &from).expect("something to follow")
 }
 
 fn heartbeat(version: Version, renew_time: &str, recorded: i64) -> Option<Sighting> {

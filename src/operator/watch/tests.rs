@@ -54,8 +54,10 @@ async fn watch(answers: Vec<Answer>) -> (Vec<String>, Vec<String>) {
                 Some(Answer::Refused(code)) => return Err(refusal(code)),
                 Some(Answer::None) | None => return std::future::pending().await,
             };
-            let events: Vec<kube::Result<WatchEvent<ConfigMap>>> =
-                events.into_iter().map(|event| Ok(serde_json::from_value(event).unwrap())).collect();
+            let events: Vec<kube::Result<WatchEvent<ConfigMap>>> = events
+                .into_iter()
+                .map(|event| Ok(serde_json::from_value(event).expect("an event")))
+                .collect();
             Ok(stream::iter(events).boxed())
         }
         .boxed()

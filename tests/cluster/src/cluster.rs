@@ -384,13 +384,11 @@ impl Cluster {
         Proxy::start(listener, &self.authority.server()?, &self.access.admin, access)
     }
 
-    /// The token of a service account that may do everything: no certificate gets through a proxy.
-    async fn administrator_token(&self) -> Result<String, Error> {
-        let (namespace, name) = ("kube-system", "administrator");
-        let token = self.service_account_token(namespace, name).await?;
+    /// Gives a service account the right to do everything. The API server's authorizer learns of it a moment later.
+    pub async fn give_all_rights(&self, namespace: &str, name: &str) -> Result<(), Error> {
         let binding = ClusterRoleBinding {
             metadata: ObjectMeta {
-                name: Some("lessor-cluster-administrator".to_owned()),
+                name: Some(format!("{namespace}-{name}-may-do-everything")),
                 ..Default::default()
             },
             role_ref: RoleRef {
@@ -406,8 +404,17 @@ impl Cluster {
             }]),
         };
         let bindings: Api<ClusterRoleBinding> = Api::all(self.client()?);
+        create_if_missing(&bindings, &binding)
+            .await
+            .doing(|| format!("giving all rights to {namespace}/{name}"))
+    }
+
+    /// The token of a service account that may do everything: no certificate gets through a proxy.
+    async fn administrator_token(&self) -> Result<String, Error> {
+        let (namespace, name) = ("kube-system", "administrator");
+        let token = self.service_account_token(namespace, name).await?;
+        self.give_all_rights(namespace, name).await?;
         let doing = || "making an administrator for a proxy";
-        create_if_missing(&bindings, &binding).await.doing(doing)?;
         // The API server's authorizer learns of the binding a moment later.
         let client = Client::try_from(self.access.config_with_token(&token)?).doing(doing)?;
         let deadline = Instant::now() + PATIENCE;
