@@ -5,7 +5,7 @@
 //! keeper then kills every process that it was told of, and removes the cluster's directory.
 
 use std::{
-    io::{self, PipeWriter, Write},
+    io::{self, BufRead, BufReader, PipeWriter, Write},
     os::unix::process::CommandExt,
     path::Path,
     process::{Child, Command, Stdio},
@@ -25,10 +25,13 @@ while read -r word child; do
         for other in $children; do [ "$other" = "$child" ] || others="$others $other"; done
         children=$others
         ;;
-    stay) stay=yes ;;
+    stay)
+        stay=yes
+        trap 'stay=' TERM
+        echo stays
+        ;;
     esac
 done
-[ "$stay" ] && trap 'stay=' TERM
 while [ "$stay" ]; do
     sleep 1
     # Nobody tells any longer who has ended, and their numbers will be given to others.
@@ -76,7 +79,7 @@ impl Keeper {
             .arg(directory)
             .current_dir("/")
             .stdin(reader)
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             // Ctrl-C goes to the foreground process group: the keeper must not be in it.
             .process_group(0)
@@ -116,9 +119,15 @@ impl Keeper {
         self.tell(&format!("ended {pid}\n"));
     }
 
-    /// Tells the keeper to leave everything running when this process ends, until the keeper gets SIGTERM.
+    /// Tells the keeper to leave everything running when this process ends, until the keeper gets SIGTERM. Returns when it
+    /// listens to that: one that came earlier would be lost, and everything would run for ever.
     pub(crate) fn stay(&self) {
         self.tell("stay\n");
+        let answers = self.open.lock().as_mut().and_then(|open| open.keeper.stdout.take());
+        if let Some(answers) = answers {
+            // Nothing comes if somebody has killed the keeper; nobody is left to be asked then.
+            let _ = BufReader::new(answers).read_line(&mut String::new());
+        }
     }
 
     fn tell(&self, line: &str) {
