@@ -22,9 +22,12 @@ use super::{
     record::{Place, Version},
     request::{Answer, Refusal, Request},
 };
-use crate::api::{Key, Lease, Lessor, attachment::Propagation, lease::TERM_MESSAGE, lessor::LessorSpec};
+use crate::api::{
+    Key, Lease, Lessor, attachment::Propagation, lease::TERM_MESSAGE, lessor::LessorSpec,
+    recorded::GRANT_MANAGER,
+};
 
-/// Under this name the server records what we write.
+/// Under this name the server records what we write, but for [grants](GRANT_MANAGER).
 pub const FIELD_MANAGER: &str = "lessor";
 
 /// The API server, as seen by one replica.
@@ -56,7 +59,9 @@ impl Server {
     }
 
     async fn exchange(&self, request: Request) -> Result<Answer, Error> {
-        let write = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let write_as =
+            |name: &str| PatchParams { field_manager: Some(name.to_owned()), ..PatchParams::default() };
+        let write = write_as(FIELD_MANAGER);
         let lessors = || Api::<Lessor>::all(self.client.clone());
         let leases = |namespace: &str| Api::<Lease>::namespaced(self.client.clone(), namespace);
         Ok(match request {
@@ -84,11 +89,12 @@ impl Server {
                 let api = leases(&lease.namespace);
                 Answer::Lease(Box::new(api.patch(&lease.name, &write, &Patch::Merge(patch)).await?))
             }
-            Request::WriteStatus { lease, uid, version, status } => {
+            Request::WriteStatus { lease, uid, version, status, grants } => {
                 let patch = json!({
                     "metadata": {"uid": uid.to_string(), "resourceVersion": version.to_string()},
                     "status": status,
                 });
+                let write = if grants { write_as(GRANT_MANAGER) } else { write };
                 let api = leases(&lease.namespace);
                 Answer::Lease(Box::new(api.patch_status(&lease.name, &write, &Patch::Merge(patch)).await?))
             }
@@ -244,7 +250,7 @@ mod tests {
         let status = json!({"term": 3});
         let writes = [
             Request::SetFinalizers { lease: lease.clone(), uid: UID, version: 42, finalizers: Vec::new() },
-            Request::WriteStatus { lease, uid: UID, version: 42, status },
+            Request::WriteStatus { lease, uid: UID, version: 42, status, grants: false },
         ];
         for write in writes {
             let metadata = &sent(write.clone()).await["metadata"];
