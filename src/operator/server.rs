@@ -224,13 +224,19 @@ mod tests {
 
     /// What is sent for a request, as JSON.
     async fn sent(request: Request) -> Value {
-        let body = Arc::new(Mutex::new(Value::Null));
-        let taken = Arc::clone(&body);
+        sent_to(request).await.1
+    }
+
+    /// The same, and where to.
+    async fn sent_to(request: Request) -> (String, Value) {
+        let sent = Arc::new(Mutex::new((String::new(), Value::Null)));
+        let taken = Arc::clone(&sent);
         let server = tower::service_fn(move |request: http::Request<Body>| {
             let taken = Arc::clone(&taken);
             async move {
+                let to = request.uri().to_string();
                 let bytes = request.into_body().collect_bytes().await?;
-                *taken.lock() = serde_json::from_slice(&bytes).unwrap_or_default();
+                *taken.lock() = (to, serde_json::from_slice(&bytes).unwrap_or_default());
                 Response::builder()
                     .status(500)
                     .body(Body::from(b"{}".to_vec()))
@@ -239,8 +245,19 @@ mod tests {
         });
         let server = Server::new(Client::new(server, "default"), "default");
         server.send(request, Instant::now() + std::time::Duration::from_secs(5)).await;
-        let body = body.lock();
-        body.clone()
+        let sent = sent.lock();
+        sent.clone()
+    }
+
+    #[tokio::test]
+    async fn a_grant_is_written_under_a_name_that_no_other_write_has() {
+        let lease = Place::new("shop", "cart");
+        for (grants, manager) in [(true, "lessor-grant"), (false, "lessor")] {
+            let lease = lease.clone();
+            let write = Request::WriteStatus { lease, uid: UID, version: 42, status: json!({}), grants };
+            let (to, _) = sent_to(write).await;
+            assert!(to.ends_with(&format!("fieldManager={manager}")), "{to}");
+        }
     }
 
     #[tokio::test]
