@@ -282,7 +282,8 @@ impl AttachedObjects {
             return;
         };
         if let Attachees::One(other) = attachees {
-            let count = self.objects.get(other).map(|object| share_of(object, &lease.name)).unwrap_or_default();
+            let count =
+                self.objects.get(other).map(|object| share_of(object, &lease.name)).unwrap_or_default();
             *attachees = Attachees::Many(Box::new(Many { objects: [other.clone()].into(), count }));
         }
         if let Attachees::Many(many) = attachees {

@@ -31,7 +31,8 @@ impl<'de, K: Resource + for<'a> Deserialize<'a>> Deserialize<'de> for Guarded<K>
         Ok(Self(match serde_json::from_str(text.get()) {
             Ok(object) => Ok(object),
             Err(error) => {
-                let object: PartialObjectMeta<K> = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
+                let object: PartialObjectMeta<K> =
+                    serde_json::from_str(text.get()).map_err(D::Error::custom)?;
                 Err(Unreadable { metadata: object.metadata, error: Arc::new(error) })
             }
         }))

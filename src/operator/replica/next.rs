@@ -151,8 +151,7 @@ impl Replica {
             .objects
             .of(place)
             .filter_map(|(id, object)| {
-                if object.deleting
-                    && object.whole.as_ref().is_some_and(|name| name.as_str() == &*place.name)
+                if object.deleting && object.whole.as_ref().is_some_and(|name| name.as_str() == &*place.name)
                 {
                     return Some(format!("{id} is being deleted and waits for finalizers of its own"));
                 }
@@ -209,11 +208,7 @@ impl Replica {
     pub(super) fn is_hindered(&self, id: &ObjectId) -> bool {
         let mut ended = self.objects.leases_of(id).into_iter().filter_map(|place| {
             let (_, entry) = self.leases.at(&place)?;
-            entry
-                .record
-                .status
-                .has_ended()
-                .then(|| entry.record.status.is_hindered())
+            entry.record.status.has_ended().then(|| entry.record.status.is_hindered())
         });
         ended.all(|hindered| hindered)
     }
@@ -261,7 +256,6 @@ impl Replica {
 
     pub(super) fn touch(&mut self, work: &Work, now: &Now) {
         match work {
-            Work::Approach => {}
             Work::Lease(uid) => self.touch_lease(*uid, now),
             Work::Object(id) => self.touch_object(id, now),
         }
