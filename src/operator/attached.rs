@@ -72,12 +72,19 @@ impl fmt::Display for Kind {
 }
 
 /// An object: its kind, namespace and name.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ObjectId {
     /// Its kind.
     pub kind: Arc<Kind>,
     /// Where it lives.
     pub place: Place,
+}
+
+/// All of a kind would be much to feed, and names say nearly as much.
+impl Hash for ObjectId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.place, &self.kind.resource.plural).hash(state);
+    }
 }
 
 impl Ord for ObjectId {
@@ -478,6 +485,11 @@ impl Object {
             stale: false,
             more,
         })
+    }
+
+    /// The leases that it is attached to, `id` being what it is called itself; each as often as it is named.
+    pub fn leases(&self, id: &ObjectId) -> impl Iterator<Item = Place> {
+        self.whole.iter().chain(self.keys().values()).map(|name| lease_at(id, name))
     }
 
     fn more(&self) -> &More {
