@@ -59,11 +59,16 @@ fn main() {
 fn sizes() -> Vec<usize> {
     let sizes = env::args().skip_while(|argument| argument != "--sizes").nth(1);
     let sizes = sizes.unwrap_or_else(|| "0,10000,100000".to_owned());
-    sizes.split(',').map(|size| size.parse().expect("--sizes takes numbers, with commas between them")).collect()
+    sizes
+        .split(',')
+        .map(|size| size.parse().expect("--sizes takes numbers, with commas between them"))
+        .collect()
 }
 
 async fn measure() {
-    println!("| | leases, one object each | resident | peak | bytes for each pair | until ready | processor time | for each pair |");
+    println!(
+        "| | leases, one object each | resident | peak | bytes for each pair | until ready | processor time | for each pair |"
+    );
     println!("|---|---|---|---|---|---|---|---|");
     for whose in ["lessor", "kube's reflector"] {
         let mut empty: Option<(f64, Duration)> = None;
@@ -107,8 +112,13 @@ async fn watch(whose: &str, server: &str) -> Round {
             "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
         });
         fs::write(&kubeconfig, config.to_string()).expect("a file");
-        let mut command = Command::new(env::var("LESSOR_BENCH_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_lessor").to_owned()));
-        command.args(["run", "--admin-address", &admin.to_string(), "--kubeconfig"]).arg(&kubeconfig).env("RUST_LOG", "off");
+        let mut command = Command::new(
+            env::var("LESSOR_BENCH_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_lessor").to_owned()),
+        );
+        command
+            .args(["run", "--admin-address", &admin.to_string(), "--kubeconfig"])
+            .arg(&kubeconfig)
+            .env("RUST_LOG", "off");
         command
     } else {
         let mut command = Command::new(env::current_exe().expect("this program"));

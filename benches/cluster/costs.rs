@@ -34,7 +34,13 @@ pub(crate) async fn measure(bed: &Bed, replicas: &mut Vec<Replica>, table: &mut 
         granted(replicas, LEASES).await;
         let of = format!("{objects} objects each");
         sleep(SETTLED).await;
-        count(bed, table, (&of, "requests per grant"), mark, Turns { leases: LEASES, grants: LEASES, aim: 2.0 });
+        count(
+            bed,
+            table,
+            (&of, "requests per grant"),
+            mark,
+            Turns { leases: LEASES, grants: LEASES, aim: 2.0 },
+        );
 
         if objects == 0 {
             let mark = self::mark(bed);

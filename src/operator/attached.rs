@@ -4,7 +4,7 @@
 //! decided at the moment that something is to be removed.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     hash::{Hash, Hasher},
     ops::Bound,
@@ -22,6 +22,7 @@ use super::{
     names::Names,
     record::{Place, Unreadable, Version, uid_of, version_of},
     seldom::Seldom,
+    shown::Shown,
 };
 use crate::api::{
     Attachments, Key, KeyForm, LeaseName,
@@ -289,7 +290,8 @@ impl AttachedObjects {
             return;
         };
         if let Attachees::One(other) = attachees {
-            let count = self.objects.get(other).map(|object| share_of(object, &lease.name)).unwrap_or_default();
+            let count =
+                self.objects.get(other).map(|object| share_of(object, &lease.name)).unwrap_or_default();
             *attachees = Attachees::Many(Box::new(Many { objects: [other.clone()].into(), count }));
         }
         if let Attachees::Many(many) = attachees {
@@ -331,7 +333,7 @@ impl AttachedObjects {
 
     /// Takes in a whole listing of `kind` in a namespace (`None`: in all of them): what it didn't show is gone. Answers
     /// with the leases touched.
-    pub fn retain(&mut self, kind: &Kind, namespace: Option<&str>, shown: &HashSet<Place>) -> Vec<Place> {
+    pub fn retain(&mut self, kind: &Kind, namespace: Option<&str>, shown: &Shown) -> Vec<Place> {
         let mut gone: Vec<ObjectId> = self
             .objects
             .keys()

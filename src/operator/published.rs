@@ -330,8 +330,7 @@ impl Published {
         now: Millis,
     ) {
         let old = self.follows().filter(|old| *old.source == *source);
-        let (old_uid, old_condition) =
-            old.map(|old| (old.uid, old.condition.clone())).unwrap_or_default();
+        let (old_uid, old_condition) = old.map(|old| (old.uid, old.condition.clone())).unwrap_or_default();
         let condition = match following {
             None => old_condition,
             Some((alive, reason)) => {

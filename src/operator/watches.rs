@@ -4,10 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use kube::{
-    Api, Client, Resource,
-    api::DynamicObject,
-};
+use kube::{Api, Client, Resource, api::DynamicObject};
 use serde::de::DeserializeOwned;
 use tokio::{sync::mpsc, task::JoinSet};
 

@@ -221,9 +221,7 @@ impl Replica {
 
     /// Whether enough has been seen to act at all.
     pub fn is_ready(&self) -> bool {
-        self.lessor_seen
-            && self.all_leases_seen()
-            && self.sights.unseen().next().is_none()
+        self.lessor_seen && self.all_leases_seen() && self.sights.unseen().next().is_none()
     }
 
     fn all_leases_seen(&self) -> bool {

@@ -15,8 +15,10 @@ impl Replica {
             // As long as not all leases have been shown, nobody knows which isn't there.
             _ if !self.all_leases_seen() => {}
             _ if self.objects.of(place).next().is_some() => {
-                self.timers
-                    .set_if_absent(Timer::Pending(Box::new(place.clone())), now.mono + self.settings.pending_warning);
+                self.timers.set_if_absent(
+                    Timer::Pending(Box::new(place.clone())),
+                    now.mono + self.settings.pending_warning,
+                );
             }
             _ => {
                 self.timers.clear(&Timer::Pending(Box::new(place.clone())));
@@ -151,8 +153,7 @@ impl Replica {
             .objects
             .of(place)
             .filter_map(|(id, object)| {
-                if object.deleting
-                    && object.whole.as_ref().is_some_and(|name| name.as_str() == &*place.name)
+                if object.deleting && object.whole.as_ref().is_some_and(|name| name.as_str() == &*place.name)
                 {
                     return Some(format!("{id} is being deleted and waits for finalizers of its own"));
                 }
@@ -209,11 +210,7 @@ impl Replica {
     pub(super) fn is_hindered(&self, id: &ObjectId) -> bool {
         let mut ended = self.objects.leases_of(id).into_iter().filter_map(|place| {
             let (_, entry) = self.leases.at(&place)?;
-            entry
-                .record
-                .status
-                .has_ended()
-                .then(|| entry.record.status.is_hindered())
+            entry.record.status.has_ended().then(|| entry.record.status.is_hindered())
         });
         ended.all(|hindered| hindered)
     }

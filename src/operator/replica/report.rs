@@ -101,8 +101,8 @@ impl Replica {
             Some(Hindered { object: id.to_string(), reason, message: message.clone(), tries: *tries })
         });
         let invalid = self.objects.iter().filter(|(_, object)| !object.problems().is_empty());
-        let invalid =
-            invalid.map(|(id, object)| Invalid { object: id.to_string(), problems: object.problems().to_vec() });
+        let invalid = invalid
+            .map(|(id, object)| Invalid { object: id.to_string(), problems: object.problems().to_vec() });
         AttachmentReport {
             kinds: kinds.collect(),
             objects: self.objects.iter().count(),

@@ -1,7 +1,7 @@
 //! The API server: of what the real one does, all that a replica relies on.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
@@ -18,6 +18,7 @@ use crate::{
         attached::Removal,
         record::Place,
         request::{Answer, Refusal, Request},
+        shown::Shown,
     },
 };
 
@@ -429,7 +430,7 @@ impl Server {
 }
 
 /// The names of what was listed, as places.
-pub fn places(names: &[&'static str], namespace: &str) -> HashSet<Place> {
+pub fn places(names: &[&'static str], namespace: &str) -> Shown {
     names.iter().map(|name| Place::new(namespace, *name)).collect()
 }
 
