@@ -25,15 +25,15 @@ mutant 'nothing is read again after a conflict' 'unit operator::replica' src/ope
   'entry.stale = true;' 'entry.stale = !@;'
 
 mutant 'an ended lease does not linger' 'unit operator::replica' src/operator/leases.rs \
-  'entry.linger_until = now.mono + settings.linger;' \
-  'entry.linger_until = now.mono + if @ { Duration::ZERO } else { settings.linger };'
+  'more.linger_until = Some(now.mono + settings.linger)' \
+  'more.linger_until = Some(now.mono + if @ { Duration::ZERO } else { settings.linger })'
 
 mutant 'a lease is released while something is attached' 'unit operator::replica' src/operator/step.rs \
   'if self.attached != Attached::default() {' 'if !@ && self.attached != Attached::default() {'
 
 mutant 'a kind that cannot be seen holds up no release' 'unit operator::replica' src/operator/replica/next.rs \
-  'linger_until: entry.linger_until.max(self.sights.blind_until(&place.namespace, now)),' \
-  'linger_until: if @ { entry.linger_until } else { entry.linger_until.max(self.sights.blind_until(&place.namespace, now)) },'
+  'linger_until: entry.linger_until().max(self.sights.blind_until(&place.namespace, now)),' \
+  'linger_until: if @ { entry.linger_until() } else { entry.linger_until().max(self.sights.blind_until(&place.namespace, now)) },'
 
 mutant 'what is attached once the release was sent goes too' 'unit operator::replica' src/operator/replica/next.rs \
   ' && !entry.releasing' ' && (@ || !entry.releasing)'
@@ -51,12 +51,19 @@ mutant 'a deadline is counted from the time that the holder names' 'unit operato
             expect(new, self.lessor.renew_with(uid, ttl.into(), since));'
 
 mutant 'renewals are forgotten at a cold start' 'unit operator::leases' src/operator/leases.rs \
-  'let mut last = granted.max(recorded.renewed);' \
-  'let mut last = if @ { granted } else { granted.max(recorded.renewed) };'
+  'let mut last = granted_at(record, recorded).max(recorded.renewed);' \
+  'let mut last = granted_at(record, recorded).max(recorded.renewed.filter(|_| !@));'
 
 mutant 'the grant is forgotten at a cold start' 'unit operator::leases' src/operator/leases.rs \
-  'let granted = record.status.grant.map(|grant| from_millis(grant.time));' \
-  'let granted = record.status.grant.map(|grant| from_millis(grant.time)).filter(|_| !@);'
+  '    record.status.grant.map(|grant| from_millis(grant.time)).max(' \
+  '    if @ { return None; }
+    record.status.grant.map(|grant| from_millis(grant.time)).max('
+
+mutant 'a grant counts at a cold start from the time that its sender names' 'unit operator::leases' src/operator/leases.rs \
+  '.max(recorded.granted)' '.max(recorded.granted.filter(|_| !@))'
+
+mutant 'a grant is written under the name of all other writes' 'unit operator::server' src/operator/server.rs \
+  'let write = if grants {' 'let write = if grants && !@ {'
 
 mutant 'nothing is allowed for the clocks of API servers at a cold start' 'unit operator::leases' src/operator/leases.rs \
   'let slack = RESOLUTION + settings.max_clock_skew;' \
@@ -70,13 +77,14 @@ mutant 'the grace of a start passes while the server is not heard' 'unit operato
   'settings.start_grace.saturating_sub(now.lease' 'settings.start_grace.saturating_sub(if @ { now.mono } else { Duration::ZERO }).saturating_sub(now.lease'
 
 mutant 'a follower takes a server that hangs for a primary that is gone' 'unit operator::replica' src/operator/replica/act.rs \
-  'if self.leading.is_some() {
-            return None;
-        }
-        // Not at' 'if self.leading.is_some() || @ {
-            return None;
-        }
-        // Not at'
+  'if self.leading.is_some() || self.settings.dry_run {' 'if self.leading.is_some() || self.settings.dry_run || @ {'
+
+mutant 'a follower asks whether the server is heard only after a deadline' 'unit operator::replica' src/operator/replica/act.rs \
+  'let missed = now.mono + (deadline - LATE).since(now.lease);' \
+  'let missed = now.mono + (if @ { deadline + LATE } else { deadline - LATE }).since(now.lease);'
+
+mutant 'a primary shows itself before a deadline only when its writer lease has lapsed' 'unit operator::replica' src/operator/replica/act.rs \
+  'self.writer.show(now.mono);' 'if !@ { self.writer.show(now.mono); }'
 
 mutant 'a slow answer is no sign of an outage' 'unit lessor::clock' src/lessor/clock.rs \
   'mono.saturating_sub(sent) > self.patience' '!@ && mono.saturating_sub(sent) > self.patience'

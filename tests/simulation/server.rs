@@ -83,6 +83,8 @@ pub(crate) struct ApiServer {
     /// Every write, for the checker.
     pub(crate) log: Vec<Request>,
     skew: Duration,
+    /// The name that a replica has given to what it writes next.
+    manager: String,
 }
 
 impl ApiServer {
@@ -95,7 +97,14 @@ impl ApiServer {
             compacted: 0,
             log: Vec::new(),
             skew: Duration::ZERO,
+            manager: String::new(),
         }
+    }
+
+    /// What a replica writes next is written under the name in this query of a URL.
+    pub(crate) fn read_manager(&mut self, query: &str) {
+        let name = query.split('&').find_map(|part| part.strip_prefix("fieldManager="));
+        self.manager = name.unwrap_or_default().to_owned();
     }
 
     /// Which of its machines answers next: the one whose clock is right, or the other.
@@ -267,12 +276,12 @@ impl ApiServer {
         if call.target.resource != "leases" {
             return;
         }
-        let manager = if call.user.starts_with("lessor-") { "lessor" } else { &*call.user };
+        let manager = if call.user.starts_with("lessor-") { &self.manager } else { &call.user };
         let part = if call.target.subresource == "status" { "status" } else { "spec" };
         let fields = call.body.as_ref().and_then(|body| body[part].as_object()).into_iter().flatten();
         let mut entries =
             object.pointer("/metadata/managedFields").and_then(Value::as_array).cloned().unwrap_or_default();
-        let is_it = |entry: &Value| entry["manager"] == manager && entry["part"] == part;
+        let is_it = |entry: &Value| entry["manager"] == **manager && entry["part"] == part;
         if !entries.iter().any(is_it) {
             let mut entry = json!({"manager": manager, "operation": "Update", "apiVersion": "lessor.dev/v1alpha1",
                 "fieldsType": "FieldsV1", "part": part, "fieldsV1": {}});

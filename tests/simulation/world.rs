@@ -368,6 +368,7 @@ impl World {
         }
         let other_machine = self.random.percent(50);
         self.server.choose_machine(other_machine);
+        self.server.read_manager(query);
         if query.contains("watch=true") {
             return self.open(replica, &target, query, request);
         }

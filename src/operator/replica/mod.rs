@@ -52,8 +52,6 @@ use crate::{
 /// Work that replicas compete for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Work {
-    /// A deadline is near: make sure that the API server is heard.
-    Approach,
     /// The next step of a lease.
     Lease(Uuid),
     /// The removal of what is due in an object.
@@ -88,7 +86,6 @@ struct Flight {
 
 #[derive(Clone, Debug, Hash)]
 enum Cause {
-    Approach,
     Lease(Uuid, Doing),
     /// The object, its version when the request was decided on, and the leases with which it or its keys go.
     Object(ObjectId, Version, Box<str>),
@@ -136,6 +133,8 @@ enum Timer {
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// The end of a lease is not committed without a sign of life from the API server within this time.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
+/// How much later than due the signs of a primary that lives may reach a follower.
+const LATE: Duration = Duration::from_millis(500);
 
 /// See the [module](self).
 #[derive(Clone)]
@@ -170,9 +169,8 @@ pub struct Replica {
     leading: Option<Term>,
     /// The kind `Lessor` is gone: only what nobody else could finish is finished.
     orphaned: bool,
-    approached: Option<LeaseTime>,
-    /// When this replica may ask again whether the server is heard.
-    probe_at: Duration,
+    /// When this replica last asked whether the server is heard, or was answered that.
+    probed_at: Duration,
     stopping: Option<Duration>,
     out: Output,
 }
@@ -211,8 +209,7 @@ impl Replica {
             patient_until: Duration::ZERO,
             leading: None,
             orphaned: false,
-            approached: None,
-            probe_at: Duration::ZERO,
+            probed_at: Duration::ZERO,
             stopping: None,
             out: Output::default(),
             settings,
@@ -342,8 +339,7 @@ impl Replica {
             // One that is due already waits in the writer lease.
             return (at > now.mono).then_some(at);
         }
-        let approach = at.saturating_sub(FRESH);
-        Some(if approach > now.mono { approach } else { at })
+        Some(self.show_at(at).filter(|show| *show > now.mono).unwrap_or(at))
     }
 }
 
