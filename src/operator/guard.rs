@@ -11,7 +11,7 @@ use kube::{Resource, api::DynamicObject, core::ObjectMeta};
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use serde_json::{Value, from_value, json};
 
-use crate::api::{Lease, Lessor};
+use crate::api::{Lease, Lessor, lessor::LessorSpec};
 
 /// The object, or what can be said of one that can't be read: one bad object must not stop the watch of all.
 #[derive(Clone, Debug)]
@@ -32,9 +32,11 @@ pub(super) trait Watched: Resource + Sized {
     fn read(spec: Value, status: Value) -> serde_json::Result<Self>;
 }
 
+/// There is nothing in its spec.
 impl Watched for Lessor {
-    fn read(spec: Value, status: Value) -> serde_json::Result<Self> {
-        Ok(Self { metadata: ObjectMeta::default(), spec: from_value(spec)?, status: from_value(status)? })
+    fn read(_: Value, status: Value) -> serde_json::Result<Self> {
+        let spec = LessorSpec::default();
+        Ok(Self { metadata: ObjectMeta::default(), spec, status: from_value(status)? })
     }
 }
 
