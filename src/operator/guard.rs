@@ -4,17 +4,14 @@
 //! holds `managedFields` as they are builds a tree of these. Where 100,000 leases are listed, that is most of the time that a
 //! start takes.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, Time};
 use kube::{Resource, api::DynamicObject, core::ObjectMeta};
-use serde::{
-    Deserialize, Deserializer,
-    de::{DeserializeOwned, Error, IgnoredAny},
-};
-use serde_json::{json, value::RawValue};
+use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use serde_json::{Value, from_value, json};
 
-use crate::api::{Lease, LeaseSpec, LeaseStatus, Lessor};
+use crate::api::{Lease, Lessor, lessor::LessorSpec};
 
 /// The object, or what can be said of one that can't be read: one bad object must not stop the watch of all.
 #[derive(Clone, Debug)]
@@ -26,38 +23,44 @@ pub(super) struct Unreadable {
     /// Its metadata.
     pub(super) metadata: ObjectMeta,
     /// Why not.
-    pub(super) error: Arc<serde_json::Error>,
+    pub(super) error: String,
 }
 
-/// An object of which a part is read.
+/// An object that is watched.
 pub(super) trait Watched: Resource + Sized {
-    /// That part.
-    type Part: DeserializeOwned + Into<Self>;
+    /// Reads it, but for its metadata.
+    fn read(spec: Value, status: Value) -> serde_json::Result<Self>;
 }
 
+/// There is nothing in its spec.
 impl Watched for Lessor {
-    type Part = Self;
+    fn read(_: Value, status: Value) -> serde_json::Result<Self> {
+        let spec = LessorSpec::default();
+        Ok(Self { metadata: ObjectMeta::default(), spec, status: from_value(status)? })
+    }
 }
 
 impl Watched for Lease {
-    type Part = LeasePart;
+    fn read(spec: Value, status: Value) -> serde_json::Result<Self> {
+        Ok(Self { metadata: ObjectMeta::default(), spec: from_value(spec)?, status: from_value(status)? })
+    }
 }
 
 /// Of other kinds only the metadata are watched.
 impl Watched for DynamicObject {
-    type Part = Part;
+    fn read(_: Value, _: Value) -> serde_json::Result<Self> {
+        Ok(Self { types: None, metadata: ObjectMeta::default(), data: Value::Null })
+    }
 }
 
+/// What is read of any object.
 #[derive(Deserialize)]
-pub(super) struct LeasePart {
+struct Part {
     metadata: Metadata,
-    spec: LeaseSpec,
-    status: Option<LeaseStatus>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct Part {
-    metadata: Metadata,
+    #[serde(default)]
+    spec: Value,
+    #[serde(default)]
+    status: Value,
 }
 
 /// What counts of the metadata.
@@ -100,18 +103,6 @@ struct SpecFields {
     ttl_seconds: Option<IgnoredAny>,
 }
 
-impl From<LeasePart> for Lease {
-    fn from(part: LeasePart) -> Self {
-        Self { metadata: part.metadata.into(), spec: part.spec, status: part.status }
-    }
-}
-
-impl From<Part> for DynamicObject {
-    fn from(part: Part) -> Self {
-        Self { types: None, metadata: part.metadata.into(), data: serde_json::Value::Null }
-    }
-}
-
 impl From<Metadata> for ObjectMeta {
     fn from(metadata: Metadata) -> Self {
         let writers = metadata.managed_fields;
@@ -152,13 +143,14 @@ impl From<Writer> for ManagedFieldsEntry {
 
 impl<'de, K: Watched> Deserialize<'de> for Guarded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Box::<RawValue>::deserialize(deserializer)?;
-        Ok(Self(match serde_json::from_str::<K::Part>(text.get()) {
-            Ok(part) => Ok(part.into()),
-            Err(error) => {
-                let Part { metadata } = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
-                Err(Unreadable { metadata: metadata.into(), error: Arc::new(error) })
+        let Part { metadata, spec, status } = Part::deserialize(deserializer)?;
+        let metadata = metadata.into();
+        Ok(Self(match K::read(spec, status) {
+            Ok(mut object) => {
+                *object.meta_mut() = metadata;
+                Ok(object)
             }
+            Err(error) => Err(Unreadable { metadata, error: error.to_string() }),
         }))
     }
 }
@@ -212,7 +204,7 @@ mod tests {
     fn of_an_object_that_can_not_be_read_its_metadata_is_known() {
         let Ok(WatchEvent::Added(lease)) = event("\"ten\"") else { panic!("an event") };
         assert_eq!((lease.name_any(), lease.resource_version()), ("cart".to_owned(), Some("42".to_owned())));
-        let error = lease.0.err().map(|unreadable| unreadable.error.to_string()).unwrap_or_default();
+        let error = lease.0.err().map(|unreadable| unreadable.error).unwrap_or_default();
         assert!(error.contains("ten"), "{error}");
     }
 
@@ -241,16 +233,20 @@ mod tests {
             "status": {"observedGeneration": 3, "term": 7, "conditions": []},
         });
         let whole: Lease = serde_json::from_value(object.clone()).expect("a lease");
-        let event = format!(r#"{{"type":"MODIFIED","object":{object}}}"#);
-        let event = serde_json::from_str::<WatchEvent<Guarded<Lease>>>(&event);
-        let Ok(WatchEvent::Modified(Guarded(Ok(read)))) = event else { panic!("a lease") };
-        assert_eq!(Recorded::read(&read), Recorded::read(&whole));
         let hashed = |lease: &Lease| {
             let mut state = DefaultHasher::new();
             Record::read(lease).expect("a record").hash(&mut state);
             state.finish()
         };
-        assert_eq!(hashed(&read), hashed(&whole));
+        for event in [
+            format!(r#"{{"type":"MODIFIED","object":{object}}}"#),
+            format!(r#"{{"object":{object},"type":"MODIFIED"}}"#),
+        ] {
+            let event = serde_json::from_str::<WatchEvent<Guarded<Lease>>>(&event);
+            let Ok(WatchEvent::Modified(Guarded(Ok(read)))) = event else { panic!("a lease") };
+            assert_eq!(Recorded::read(&read), Recorded::read(&whole));
+            assert_eq!(hashed(&read), hashed(&whole));
+        }
     }
 
     #[test]
