@@ -129,6 +129,13 @@ struct Follower {
     view: View,
 }
 
+impl Follower {
+    /// Whether the loss of its source has ended its time.
+    fn is_cut(&self) -> bool {
+        self.follow.ends_on_loss && matches!(self.view, View::Lost(_))
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 struct State {
     followers: BTreeSet<Uuid>,
@@ -163,6 +170,8 @@ impl Known {
 pub struct Change {
     /// It follows another source than before, or none any more.
     pub source: bool,
+    /// Its time may have been cut short by the loss of a Pod that ends it no more.
+    pub cut: bool,
 }
 
 /// All sources that are followed, and who follows them. Of what nobody follows nothing is remembered.
@@ -225,12 +234,13 @@ impl Follows {
         if let Some(known) = self.leases.get_mut(&uid)
             && known.follow.source == follow.source
         {
+            let cut = known.is_cut() && !follow.ends_on_loss;
             known.pin = follow.uid.or(recorded).or(known.pin);
             known.follow.uid = follow.uid;
             known.follow.ends_on_loss = follow.ends_on_loss;
-            return Change::default();
+            return Change { source: false, cut };
         }
-        self.unlink(uid);
+        let cut = self.unlink(uid).cut;
         if let Some(before) = self.places.get(place).copied() {
             // One of its name, whose end nobody has seen.
             self.unlink(before);
@@ -249,7 +259,7 @@ impl Follows {
             self.add_source(&follow.source);
         }
         self.sources.entry(follow.source.clone()).or_default().followers.insert(uid);
-        Change { source: true }
+        Change { source: true, cut }
     }
 
     /// Takes in that a lease was granted: what its source does to its time it does from now on.
@@ -266,6 +276,7 @@ impl Follows {
         if self.places.get(&follower.place) == Some(&uid) {
             self.places.remove(&follower.place);
         }
+        let cut = follower.is_cut();
         let source = follower.follow.source;
         if let Some(state) = self.sources.get_mut(&source) {
             state.followers.remove(&uid);
@@ -274,7 +285,7 @@ impl Follows {
                 self.remove_source(&source);
             }
         }
-        Change { source: true }
+        Change { source: true, cut }
     }
 
     fn count(&mut self, source: &Source) -> [(SourceKind, Option<Arc<str>>); 2] {
@@ -492,9 +503,12 @@ impl Follows {
             (View::Alive { still: true }, View::Alive { still: false }) => Time::Renew,
             (_, View::Alive { still: false }) => Time::CatchUp,
             (View::Lost(_), View::Lost(_)) => Time::Keep,
-            (_, View::Lost(_)) => match origin {
-                // It never was there. If it was named by its uid, though, then it was before.
+            (_, View::Lost(reason)) => match origin {
+                // If it was named by its uid, then it was there before.
                 Some(Origin::Fresh) if ends && follower.follow.uid.is_some() => Time::End,
+                // Perhaps it was lost after the grant.
+                Some(Origin::Fresh) if !ends && (follower.follow.uid.is_some() || reason == following::SOURCE_FINISHED) => Time::Renew,
+                // It never was there.
                 Some(Origin::Fresh | Origin::Restored { was_alive: false }) => Time::Keep,
                 _ if ends => Time::End,
                 // Since when it is lost nobody knows.

@@ -154,9 +154,10 @@ impl Replica {
         if is_followed && (change.granted || change.renewed) {
             self.spread_beat(&as_source, Duration::ZERO, now);
         }
-        if linked.source && stood != Standing::Running {
-            // Its time stood still for what it followed before.
-            self.leases.turn(uid, Turn { time: Time::Keep, standing: Standing::Running }, None, now);
+        if linked.cut || linked.source && stood != Standing::Running {
+            // Its time stood still, or was cut short, for what it followed before.
+            let time = if linked.cut { Time::Renew } else { Time::Keep };
+            self.leases.turn(uid, Turn { time, standing: Standing::Running }, None, now);
         }
         if linked.source {
             self.settle(self.follows.concerned(uid, place), now);
