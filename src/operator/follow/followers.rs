@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    hash::{Hash, Hasher},
     sync::Arc,
     time::Duration,
 };
@@ -39,7 +40,7 @@ pub enum LeaseState {
 }
 
 /// How it stands between a lease and its source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum View {
     /// Nothing has been seen of the source yet.
     Unknown,
@@ -110,7 +111,7 @@ pub struct Turn {
 }
 
 /// Where a follower comes from, as long as nothing is known of its source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Origin {
     /// It was granted, or told to follow this source, while this replica ran.
     Fresh,
@@ -118,7 +119,7 @@ enum Origin {
     Restored { was_alive: bool },
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Follower {
     place: Place,
     follow: Follow,
@@ -136,7 +137,7 @@ impl Follower {
     }
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 struct State {
     followers: BTreeSet<Uuid>,
     known: Known,
@@ -148,7 +149,7 @@ struct State {
     read: Option<(LeaseTime, LeaseTime)>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 enum Known {
     #[default]
     Unknown,
@@ -216,6 +217,14 @@ impl Follows {
 
     fn is_enabled(&self, kind: SourceKind) -> bool {
         kind == SourceKind::Lease || self.enabled.contains(&kind)
+    }
+
+    /// Feeds all that is known, in one order.
+    pub(in crate::operator) fn digest(&self, state: &mut impl Hasher) {
+        BTreeMap::from_iter(&self.sources).hash(state);
+        BTreeMap::from_iter(&self.leases).hash(state);
+        BTreeSet::from_iter(&self.synced).hash(state);
+        (&self.lookouts, &self.watched, self.dirty, &self.unread).hash(state);
     }
 
     // --- Who follows what ----------------------------------------------------------------------------------------
