@@ -15,7 +15,7 @@ fn number<T: std::str::FromStr>(name: &str, otherwise: T) -> T {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-fn scenarios(rules: Rules) -> [Scenario; 5] {
+fn scenarios(rules: Rules) -> [Scenario; 6] {
     let (faults, edits) = (number("MODEL_FAULTS", 1), number("MODEL_EDITS", 1));
     let scenario = |name, replicas, form, begins, ends| {
         let budget = Budget { faults, edits, ends };
@@ -27,6 +27,7 @@ fn scenarios(rules: Rules) -> [Scenario; 5] {
         scenario("three replicas", 3, Form::Whole, Begin::Granted(1), 8),
         scenario("all replicas start anew", 2, Form::Whole, Begin::Restarted(1), 9),
         scenario("everything is new", 2, Form::Whole, Begin::Start, 9),
+        scenario("a lease follows a heartbeat", 2, Form::Followed, Begin::Granted(1), 8),
     ]
 }
 
@@ -83,4 +84,10 @@ fn without_the_rule_of_terms_deposed_primaries_are_not_harmless() {
 fn without_the_freeze_a_renewal_has_two_outcomes() {
     let rules = Rules { freeze: false, ..Rules::default() };
     assert_eq!(broken_without(rules), Some("P2 one outcome"));
+}
+
+#[test]
+fn with_reads_from_a_cache_a_lease_ends_though_what_it_follows_beats() {
+    let rules = Rules { fresh: false, ..Rules::default() };
+    assert_eq!(broken_without(rules), Some("P1 never early"));
 }
