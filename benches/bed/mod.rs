@@ -193,7 +193,7 @@ impl Replica {
 
     /// The most memory that it ever had, in MB.
     pub(crate) fn peak_memory(&self) -> f64 {
-        memory_figure(self.process.pid(), "VmHWM:")
+        peak_memory(self.process.pid())
     }
 
     /// The processor time that it has used.
@@ -229,6 +229,11 @@ pub(crate) async fn primary_of(replicas: &[Replica]) -> usize {
 /// The memory that a process has now, in MB.
 pub(crate) fn memory(pid: u32) -> f64 {
     memory_figure(pid, "VmRSS:")
+}
+
+/// The most memory that a process ever had, in MB.
+pub(crate) fn peak_memory(pid: u32) -> f64 {
+    memory_figure(pid, "VmHWM:")
 }
 
 /// A figure of a process's memory, in MB.

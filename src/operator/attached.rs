@@ -4,7 +4,7 @@
 //! decided at the moment that something is to be removed.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fmt,
     hash::{Hash, Hasher},
     ops::Bound,
@@ -19,7 +19,9 @@ use uuid::Uuid;
 
 use super::{
     kinds::KindName,
+    names::Names,
     record::{Place, Unreadable, Version, uid_of, version_of},
+    seldom::Seldom,
 };
 use crate::api::{
     Attachments, Key, KeyForm, LeaseName,
@@ -120,26 +122,37 @@ pub struct Hindrance {
     pub tries: u32,
 }
 
-/// An attached object, as some version of it shows it.
+/// An attached object, as some version of it shows it. There may be very many, most of them attached as a whole: what only
+/// others have lies apart.
 #[derive(Clone, Debug, Hash)]
 pub struct Object {
     /// Its uid.
     pub uid: Uuid,
     /// The version that this shows.
     pub version: Version,
+    /// The lease whose end deletes it as a whole.
+    pub whole: Option<LeaseName>,
+    /// How it is deleted.
+    pub propagation: Propagation,
     /// Whether its deletion was asked for.
     pub deleting: bool,
-    /// What its annotations attach.
-    pub attachments: Attachments,
-    /// What is wrong with its annotations, for people.
-    pub problems: Vec<String>,
-    /// Why it doesn't go.
-    pub hindrance: Option<Box<Hindrance>>,
     /// Whether it is known to have changed since `version`: it must be read before anything is removed.
     pub stale: bool,
+    more: Seldom<More>,
+}
+
+/// What few objects have.
+#[derive(Clone, Debug, Default, PartialEq, Hash)]
+struct More {
+    keys: BTreeMap<Key, LeaseName>,
+    problems: Vec<String>,
+    hindrance: Option<Hindrance>,
     /// Our annotations, as they stand, where keys are attached: needed to write what remains of them.
     annotations: BTreeMap<String, String>,
 }
+
+static NO_MORE: More =
+    More { keys: BTreeMap::new(), problems: Vec::new(), hindrance: None, annotations: BTreeMap::new() };
 
 /// How to remove what is due in an object: one request, bound to one version of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -198,10 +211,22 @@ pub(super) fn is_attached(annotations: &BTreeMap<String, String>) -> bool {
 #[derive(Clone, Debug, Default)]
 pub struct AttachedObjects {
     objects: HashMap<ObjectId, Object>,
-    /// One tree for all leases, since most have one object and a tree of its own would cost each half a kilobyte. In one order
-    /// for all, so that what happens follows from what was seen alone.
-    by_lease: BTreeSet<(Place, Option<ObjectId>)>,
-    counts: HashMap<Place, Attached>,
+    by_lease: HashMap<Place, Attachees>,
+    namespaces: Names,
+}
+
+/// What is attached to one name of a lease: mostly one object.
+#[derive(Clone, Debug)]
+enum Attachees {
+    One(ObjectId),
+    Many(Box<Many>),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Many {
+    /// In one order, so that what happens follows from what was seen alone.
+    objects: BTreeSet<ObjectId>,
+    count: Attached,
 }
 
 impl AttachedObjects {
@@ -235,20 +260,48 @@ impl AttachedObjects {
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
         let object = Object::read(meta, version, ours, &id.kind)?;
-        let new_problems = !object.problems.is_empty()
-            && self.objects.get(id).is_none_or(|known| known.problems != object.problems);
+        let new_problems = !object.problems().is_empty()
+            && self.objects.get(id).is_none_or(|known| known.problems() != object.problems());
         let mut leases = self.forget(id);
-        for (lease, attached) in counts_of(id, &object) {
-            self.by_lease.insert((lease.clone(), Some(id.clone())));
-            let count = self.counts.entry(lease.clone()).or_default();
-            count.objects += attached.objects;
-            count.keys += attached.keys;
+        let namespace = self.namespaces.one(&id.place.namespace);
+        let place = Place { namespace, name: id.place.name.clone() };
+        let id = ObjectId { kind: id.kind.clone(), place };
+        for (lease, attached) in counts_of(&id, &object) {
+            self.link(&lease, &id, attached);
             if !leases.contains(&lease) {
                 leases.push(lease);
             }
         }
-        self.objects.insert(id.clone(), object);
+        self.objects.insert(id, object);
         Ok(Applied { leases, new_problems })
+    }
+
+    fn link(&mut self, lease: &Place, id: &ObjectId, attached: Attached) {
+        let Some(attachees) = self.by_lease.get_mut(lease) else {
+            self.by_lease.insert(lease.clone(), Attachees::One(id.clone()));
+            return;
+        };
+        if let Attachees::One(other) = attachees {
+            let count =
+                self.objects.get(other).map(|object| share_of(object, &lease.name)).unwrap_or_default();
+            *attachees = Attachees::Many(Box::new(Many { objects: [other.clone()].into(), count }));
+        }
+        if let Attachees::Many(many) = attachees {
+            many.objects.insert(id.clone());
+            many.count.objects += attached.objects;
+            many.count.keys += attached.keys;
+        }
+    }
+
+    fn unlink(&mut self, lease: &Place, id: &ObjectId, attached: Attached) {
+        match self.by_lease.get_mut(lease) {
+            Some(Attachees::Many(many)) if many.objects.len() > 1 => {
+                many.objects.remove(id);
+                many.count.objects -= attached.objects;
+                many.count.keys -= attached.keys;
+            }
+            _ => drop(self.by_lease.remove(lease)),
+        }
     }
 
     /// Takes in that an object is gone, as of `version` (`None`: whatever version is known). Answers with the leases
@@ -264,16 +317,8 @@ impl AttachedObjects {
         let Some(object) = self.objects.remove(id) else { return Vec::new() };
         let mut leases = Vec::new();
         for (lease, attached) in counts_of(id, &object) {
-            let link = (lease, Some(id.clone()));
-            self.by_lease.remove(&link);
-            if let Entry::Occupied(mut count) = self.counts.entry(link.0.clone()) {
-                count.get_mut().objects -= attached.objects;
-                count.get_mut().keys -= attached.keys;
-                if *count.get() == Attached::default() {
-                    count.remove();
-                }
-            }
-            leases.push(link.0);
+            self.unlink(&lease, id, attached);
+            leases.push(lease);
         }
         leases
     }
@@ -313,13 +358,15 @@ impl AttachedObjects {
         self.objects.get_mut(id)
     }
 
-    /// The objects attached to the lease at `place`, wholly or by keys.
-    pub fn of<'a>(&'a self, place: &'a Place) -> impl Iterator<Item = (&'a ObjectId, &'a Object)> {
-        // No object comes before all of them.
-        self.by_lease
-            .range((place.clone(), None)..)
-            .take_while(move |(lease, _)| lease == place)
-            .filter_map(|(_, id)| self.objects.get_key_value(id.as_ref()?))
+    /// The objects attached to the lease at `place`, wholly or by keys, in one order.
+    pub fn of(&self, place: &Place) -> impl Iterator<Item = (&ObjectId, &Object)> {
+        let (one, many) = match self.by_lease.get(place) {
+            Some(Attachees::One(id)) => (Some(id), None),
+            Some(Attachees::Many(many)) => (None, Some(&many.objects)),
+            None => (None, None),
+        };
+        let ids = one.into_iter().chain(many.into_iter().flatten());
+        ids.filter_map(|id| self.objects.get_key_value(id))
     }
 
     /// The names of leases that an object is attached to, as places.
@@ -344,7 +391,13 @@ impl AttachedObjects {
 
     /// How much is attached to the lease at `place`.
     pub fn count(&self, place: &Place) -> Attached {
-        self.counts.get(place).copied().unwrap_or_default()
+        match self.by_lease.get(place) {
+            Some(Attachees::One(id)) => {
+                self.objects.get(id).map(|object| share_of(object, &place.name)).unwrap_or_default()
+            }
+            Some(Attachees::Many(many)) => many.count,
+            None => Attached::default(),
+        }
     }
 
     /// How to remove whatever is due in this very version of the object, where `has_ended` tells the leases whose end
@@ -353,22 +406,18 @@ impl AttachedObjects {
     /// Everything due in one object goes with one request, whichever leases it belonged to.
     pub fn removal(&self, id: &ObjectId, has_ended: impl Fn(&Place) -> bool) -> Option<Removal> {
         let object = self.objects.get(id)?;
-        let ended = |name: &str| has_ended(&Place::new(id.place.namespace.clone(), name));
+        let ended = |name: &LeaseName| has_ended(&lease_at(id, name));
         // An object whose deletion is under way has finalizers of its own: nothing is left to ask for but its keys.
-        if !object.deleting && object.attachments.whole.as_ref().is_some_and(|name| ended(name.as_str())) {
+        if !object.deleting && object.whole.as_ref().is_some_and(&ended) {
             return Some(Removal::Delete {
                 uid: object.uid,
                 version: object.version,
-                propagation: object.attachments.propagation,
+                propagation: object.propagation,
             });
         }
-        let keys: BTreeSet<Key> = object
-            .attachments
-            .keys
-            .iter()
-            .filter(|(_, name)| ended(name.as_str()))
-            .map(|(key, _)| key.clone())
-            .collect();
+        let more = object.more();
+        let due = more.keys.iter().filter(|(_, name)| ended(name));
+        let keys: BTreeSet<Key> = due.map(|(key, _)| key.clone()).collect();
         if keys.is_empty() {
             return None;
         }
@@ -377,10 +426,10 @@ impl AttachedObjects {
                 uid: object.uid,
                 version: object.version,
                 keys,
-                annotations: object.annotations.clone(),
+                annotations: more.annotations.clone(),
             });
         }
-        let annotations = annotations_after(&object.annotations, id.kind.form, &keys);
+        let annotations = annotations_after(&more.annotations, id.kind.form, &keys);
         let mut patch = json!({
             "metadata": {
                 "uid": object.uid.to_string(),
@@ -416,34 +465,70 @@ impl Object {
                  operator's setting `--attachable {kind}:pointers` would allow it"
             ));
         }
-        // They are in `problems` as text, and the annotations of a whole object aren't needed again: of these there may be very
-        // many.
-        attachments.problems = Vec::new();
+        // Of those that are attached as a whole there may be very many, and their annotations aren't needed again.
         if attachments.keys.is_empty() {
             annotations = BTreeMap::new();
         }
+        let more = Seldom::new(More { keys: attachments.keys, problems, hindrance: None, annotations });
         Ok(Self {
             uid: uid_of(meta.uid.as_deref())?,
             version,
+            whole: attachments.whole,
+            propagation: attachments.propagation,
             deleting: meta.deletion_timestamp.is_some(),
-            attachments,
-            problems,
-            hindrance: None,
             stale: false,
-            annotations,
+            more,
         })
+    }
+
+    fn more(&self) -> &More {
+        self.more.get().unwrap_or(&NO_MORE)
+    }
+
+    /// The lease whose end removes each key.
+    pub fn keys(&self) -> &BTreeMap<Key, LeaseName> {
+        &self.more().keys
+    }
+
+    /// What is wrong with its annotations, for people.
+    pub fn problems(&self) -> &[String] {
+        &self.more().problems
+    }
+
+    /// Why it doesn't go.
+    pub fn hindrance(&self) -> Option<&Hindrance> {
+        self.more().hindrance.as_ref()
+    }
+
+    /// Notes why it doesn't go.
+    pub fn hinder(&mut self, hindrance: Hindrance) {
+        self.more.change(|more| more.hindrance = Some(hindrance));
+    }
+}
+
+/// The lease of this name, for an object.
+fn lease_at(id: &ObjectId, name: &LeaseName) -> Place {
+    Place { namespace: id.place.namespace.clone(), name: name.shared() }
+}
+
+/// How much of an object is attached to the lease of this name.
+fn share_of(object: &Object, lease: &str) -> Attached {
+    let is = |name: &LeaseName| name.as_str() == lease;
+    let keys = object.keys().values().filter(|name| is(name)).count();
+    Attached {
+        objects: i64::from(object.whole.as_ref().is_some_and(is)),
+        keys: i64::try_from(keys).unwrap_or(i64::MAX),
     }
 }
 
 /// The leases that an object is attached to, in order, and what of it to each.
 fn counts_of(id: &ObjectId, object: &Object) -> BTreeMap<Place, Attached> {
     let mut counts: BTreeMap<Place, Attached> = BTreeMap::new();
-    let place = |name: &LeaseName| Place::new(id.place.namespace.clone(), name.as_str());
-    if let Some(name) = &object.attachments.whole {
-        counts.entry(place(name)).or_default().objects += 1;
+    if let Some(name) = &object.whole {
+        counts.entry(lease_at(id, name)).or_default().objects += 1;
     }
-    for name in object.attachments.keys.values() {
-        counts.entry(place(name)).or_default().keys += 1;
+    for name in object.keys().values() {
+        counts.entry(lease_at(id, name)).or_default().keys += 1;
     }
     counts
 }

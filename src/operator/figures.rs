@@ -48,7 +48,7 @@ impl Figures {
             if let Some((_, count)) = leases.iter_mut().find(|(state, _)| *state == status.state()) {
                 *count += 1;
             }
-            hindered += usize::from(status.released.as_ref().is_some_and(|(released, _)| !released.done));
+            hindered += usize::from(status.is_hindered());
         }
         let mut figures = Self {
             ready: replica.is_ready(),
@@ -65,8 +65,8 @@ impl Figures {
             ..Self::default()
         };
         for (object, pending) in replica.attached() {
-            figures.objects += usize::from(object.attachments.whole.is_some());
-            figures.keys += object.attachments.keys.len();
+            figures.objects += usize::from(object.whole.is_some());
+            figures.keys += object.keys().len();
             figures.pending += usize::from(pending);
         }
         figures

@@ -12,8 +12,10 @@ use uuid::Uuid;
 use super::{
     follow::{LeaseState, Standing, Time, Turn},
     hearing::Now,
+    names::Names,
     published::State,
     record::{Place, Record, from_millis, millis},
+    seldom::Seldom,
     settings::Settings,
     step::{Held, granted_ttl, seconds, whole_seconds},
 };
@@ -36,14 +38,8 @@ pub struct Entry {
     pub published_deadline: Option<LeaseTime>,
     /// Whether its deadline has come nearer since: a promise that must be corrected at once.
     pub nearer: bool,
-    /// When it was granted, if that's later than its status says: the request was long on its way.
-    pub granted_by: Option<i64>,
     /// When its status was last seen to be written.
     pub written_at: Option<Duration>,
-    /// Until when it stays after its end.
-    pub linger_until: Duration,
-    /// Since when its next step could have been done, if it has one that counts.
-    pub due: Option<Duration>,
     /// Whether a request for it is under way.
     pub in_flight: bool,
     /// Whether the lessor has handed it out as expired.
@@ -53,10 +49,46 @@ pub struct Entry {
     /// Whether the request that releases it was sent, bound to the version that is known. It may have been done, or be done
     /// late, whatever its answer was: what is attached from then on may be meant for the next lease of this name.
     pub releasing: bool,
+    /// What few leases have at a time.
+    pub more: Seldom<More>,
+}
+
+/// What is remembered of a lease while something happens to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct More {
+    /// When it was granted, if that's later than its status says: the request was long on its way.
+    pub granted_by: Option<i64>,
+    /// Until when it stays after its end.
+    pub linger_until: Option<Duration>,
+    /// Since when its next step could have been done, if it has one that counts.
+    pub due: Option<Duration>,
     /// The deadline at which this replica ended it, while something attached to it is still there.
     pub overran: Option<LeaseTime>,
     /// What was last said of it, so that it isn't said again.
     pub said: Option<&'static str>,
+}
+
+impl Entry {
+    /// See [`More::granted_by`].
+    pub fn granted_by(&self) -> Option<i64> {
+        self.more.get()?.granted_by
+    }
+
+    /// See [`More::linger_until`].
+    pub fn linger_until(&self) -> Duration {
+        self.more.get().and_then(|more| more.linger_until).unwrap_or_default()
+    }
+
+    /// See [`More::due`].
+    pub fn due(&self) -> Option<Duration> {
+        self.more.get()?.due
+    }
+
+    /// Forgets [`More::overran`], and answers with it.
+    pub fn take_overran(&mut self) -> Option<LeaseTime> {
+        self.more.get()?.overran?;
+        self.more.change(|more| more.overran.take())
+    }
 }
 
 /// What taking in a version of a lease changed.
@@ -86,6 +118,7 @@ pub struct Leases {
     places: HashMap<Place, Uuid>,
     /// Those that answers say are gone, until the watch says so too: what it shows of them meanwhile is old.
     buried: HashMap<Uuid, Place>,
+    namespaces: Names,
     lessor: Lessor<Uuid>,
 }
 
@@ -98,7 +131,13 @@ impl Leases {
             expiry_rate: Some(Rate::new(settings.expiry_rate, settings.expiry_rate)),
             ..lessor::Config::default()
         });
-        Self { entries: HashMap::new(), places: HashMap::new(), buried: HashMap::new(), lessor }
+        Self {
+            entries: HashMap::new(),
+            places: HashMap::new(),
+            buried: HashMap::new(),
+            namespaces: Names::default(),
+            lessor,
+        }
     }
 
     /// Takes in a version of a lease. An older one than the one known changes nothing.
@@ -127,21 +166,28 @@ impl Leases {
             take_back(&mut self.lessor, uid, now);
         }
         let old = std::mem::replace(&mut entry.record, record);
+        // What has its name shares it.
+        if entry.record.place == old.place {
+            entry.record.place = old.place.clone();
+        }
         let new = &entry.record;
         let mut change = Change { status_written: old.status != new.status, ..Change::default() };
         if change.status_written {
             entry.written_at = Some(now.mono);
             entry.published_deadline = published_deadline(new, now);
             entry.nearer = false;
-            entry.granted_by =
-                entry.granted_by.filter(|by| new.status.grant.is_some_and(|grant| grant.time < *by));
+            if let Some(by) = entry.granted_by()
+                && new.status.grant.is_none_or(|grant| grant.time >= by)
+            {
+                entry.more.change(|more| more.granted_by = None);
+            }
         }
         if new.status.has_ended() {
             change.ended = !old.status.has_ended();
             let releasing = std::mem::take(&mut entry.releasing);
-            change.released = old.status.released != new.status.released || releasing;
+            change.released = old.status.released() != new.status.released() || releasing;
             if change.ended {
-                entry.linger_until = now.mono + settings.linger;
+                entry.more.change(|more| more.linger_until = Some(now.mono + settings.linger));
                 forget(&mut self.lessor, uid);
             }
             return change;
@@ -150,7 +196,9 @@ impl Leases {
             if new.status.is_granted() {
                 // Just granted: its time runs from now on, a little after the grant.
                 grant(&mut self.lessor, new, now, settings);
-                entry.granted_by = granted_by(new, recorded);
+                if let Some(by) = granted_by(new, recorded) {
+                    entry.more.change(|more| more.granted_by = Some(by));
+                }
                 change.granted = true;
                 stand(&mut self.lessor, entry, now);
             }
@@ -170,7 +218,7 @@ impl Leases {
         if change.renewed || held != Some(ttl) {
             expect(new, self.lessor.renew_with(uid, ttl.into(), now.lease));
         }
-        if old.max_lifetime_seconds != new.max_lifetime_seconds {
+        if old.max_lifetime_seconds() != new.max_lifetime_seconds() {
             expect(new, self.lessor.set_end_by(uid, cap(new, now, settings)));
         }
         if old.suspend || new.suspend || entry.standing != Standing::Running {
@@ -182,28 +230,26 @@ impl Leases {
         change
     }
 
-    fn insert(&mut self, record: Record, recorded: Recorded, now: &Now, settings: &Settings) -> Change {
+    fn insert(&mut self, mut record: Record, recorded: Recorded, now: &Now, settings: &Settings) -> Change {
         let uid = record.uid;
         let ended = record.status.has_ended();
         if record.status.is_granted() && !ended {
             restore(&mut self.lessor, &record, recorded, now, settings);
         }
+        record.place.namespace = self.namespaces.one(&record.place.namespace);
         self.places.insert(record.place.clone(), uid);
+        let linger_until = ended.then(|| now.mono + settings.linger);
         let entry = Entry {
             published_deadline: published_deadline(&record, now),
             nearer: false,
-            granted_by: None,
             record,
             stale: false,
             written_at: None,
-            linger_until: now.mono + settings.linger,
-            due: None,
             in_flight: false,
             handed_out: false,
             standing: Standing::Running,
             releasing: false,
-            overran: None,
-            said: None,
+            more: Seldom::new(More { linger_until, ..More::default() }),
         };
         self.entries.insert(uid, Box::new(entry));
         Change { new: true, ended, ..Change::default() }
@@ -499,7 +545,7 @@ fn ttl_granted(record: &Record, settings: &Settings) -> Duration {
 fn grant(lessor: &mut Lessor<Uuid>, record: &Record, now: &Now, settings: &Settings) {
     let ttl = ttl_granted(record, settings);
     expect(record, lessor.grant(record.uid, ttl.into(), now.lease));
-    let cap = record.max_lifetime_seconds.map(|lifetime| now.lease + seconds(lifetime));
+    let cap = record.max_lifetime_seconds().map(|lifetime| now.lease + seconds(lifetime));
     expect(record, lessor.set_end_by(record.uid, cap));
     if record.suspend {
         expect(record, lessor.suspend(record.uid, now.lease));
@@ -521,7 +567,7 @@ fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: 
     }
     let granted = record.status.grant.map(|grant| from_millis(grant.time));
     let mut last = granted.max(recorded.renewed);
-    if record.follow.is_some() {
+    if record.follow().is_some() {
         // Whatever kept it alive did so no longer than the last time that anybody wrote how it stands with that; if it does
         // so still, it will be seen.
         last = last.max(recorded.published);
@@ -535,7 +581,7 @@ fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: 
     if was_suspended {
         // Time stood still since that was published, unless a renewal came later.
         let renewed_since = recorded.renewed >= recorded.published;
-        remaining = match record.status.remaining_seconds {
+        remaining = match record.status.remaining_seconds() {
             Some(remaining) if !renewed_since => seconds(remaining),
             _ => ttl,
         };
@@ -559,7 +605,7 @@ fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: 
 
 /// When the lease ends however often it is renewed: later rather than earlier, as far as clocks leave it open.
 fn cap(record: &Record, now: &Now, settings: &Settings) -> Option<LeaseTime> {
-    let lifetime = seconds(record.max_lifetime_seconds?);
+    let lifetime = seconds(record.max_lifetime_seconds()?);
     let lived = match (record.status.grant, now.server) {
         (Some(grant), Some(server)) => elapsed(from_millis(grant.time), server),
         _ => Duration::ZERO,

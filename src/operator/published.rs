@@ -4,7 +4,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::record::{from_millis, millis, text};
+use super::{
+    record::{from_millis, millis, text},
+    seldom::Seldom,
+};
 use crate::api::{
     lease::{Attached, LeaseStatus, condition, following, reason},
     time,
@@ -132,20 +135,22 @@ pub struct Published {
     pub expiry: Option<Millis>,
     /// `endTime`.
     pub end: Option<Millis>,
-    /// `remainingSeconds`.
-    pub remaining_seconds: Option<i64>,
-    /// The condition `Expiring`, and since when.
-    pub expiring: Option<(bool, Millis)>,
-    /// The condition `Released`, and since when.
-    pub released: Option<(Box<Released>, Millis)>,
     /// `observedGeneration`: present from the grant on.
     pub observed_generation: Option<i64>,
     /// What was attached.
     pub attached: Option<Attached>,
-    /// What the lease follows.
-    pub follows: Option<Box<Followed>>,
     /// The term under which this was written.
     pub term: Option<i64>,
+    more: Seldom<More>,
+}
+
+/// What few statuses have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct More {
+    remaining_seconds: Option<i64>,
+    expiring: Option<(bool, Millis)>,
+    released: Option<(Released, Millis)>,
+    follows: Option<Followed>,
 }
 
 impl Published {
@@ -164,27 +169,27 @@ impl Published {
             }),
             expiry: status.expiry_time.as_ref().map(|time| millis(time.0)),
             end: status.end_time.as_ref().map(|time| millis(time.0)),
-            remaining_seconds: status.remaining_seconds,
-            expiring: condition(condition::EXPIRING).map(|c| (c.status == "True", since(c))),
-            released: condition(condition::RELEASED).map(|c| {
-                let released = Released {
-                    done: c.status == "True",
-                    reason: c.reason.as_str().into(),
-                    message: c.message.as_str().into(),
-                };
-                (Box::new(released), since(c))
-            }),
             observed_generation: status.observed_generation,
             attached: status.attached,
-            follows: status.follows.as_ref().map(|follows| {
-                Box::new(Followed {
+            term: status.term,
+            more: Seldom::new(More {
+                remaining_seconds: status.remaining_seconds,
+                expiring: condition(condition::EXPIRING).map(|c| (c.status == "True", since(c))),
+                released: condition(condition::RELEASED).map(|c| {
+                    let released = Released {
+                        done: c.status == "True",
+                        reason: c.reason.as_str().into(),
+                        message: c.message.as_str().into(),
+                    };
+                    (released, since(c))
+                }),
+                follows: status.follows.as_ref().map(|follows| Followed {
                     source: follows.source.as_str().into(),
                     uid: follows.uid.as_deref().and_then(|uid| uid.parse().ok()),
                     condition: condition(condition::FOLLOWING)
                         .map(|c| (c.status == "True", c.reason.as_str().into(), since(c))),
-                })
+                }),
             }),
-            term: status.term,
         }
     }
 
@@ -206,7 +211,7 @@ impl Published {
         if let Some((state, since)) = self.state {
             push(condition::ACTIVE, state.is_active(), state.reason(), self.explain(state), since);
         }
-        if let Some((expiring, since)) = self.expiring {
+        if let Some((expiring, since)) = self.expiring() {
             let (reason, message) = if expiring {
                 ("LittleRemains", "ends soon unless it is renewed")
             } else {
@@ -214,12 +219,12 @@ impl Published {
             };
             push(condition::EXPIRING, expiring, reason, message.to_owned(), since);
         }
-        if let Some(followed) = &self.follows
+        if let Some(followed) = self.follows()
             && let Some((alive, reason, since)) = &followed.condition
         {
             push(condition::FOLLOWING, *alive, reason, followed.explain(), *since);
         }
-        if let Some((released, since)) = &self.released {
+        if let Some((released, since)) = self.released() {
             push(condition::RELEASED, released.done, &released.reason, released.message.to_string(), *since);
         }
         let micro = |millis: Millis| time::micro(from_millis(millis));
@@ -231,10 +236,10 @@ impl Published {
             "fencingToken": self.grant.map(|grant| grant.token),
             "expiryTime": self.expiry.map(micro),
             "endTime": self.end.map(micro),
-            "remainingSeconds": self.remaining_seconds,
+            "remainingSeconds": self.remaining_seconds(),
             "attached": self.attached,
             // Of the Pod that was followed before, the uid must go.
-            "follows": self.follows.as_ref().map(|followed| json!({
+            "follows": self.follows().map(|followed| json!({
                 "source": followed.source, "uid": followed.uid.map(|uid| uid.to_string()),
             })),
             "primary": primary,
@@ -247,7 +252,7 @@ impl Published {
         match state {
             State::Granted => format!("granted for {ttl} s from each renewal"),
             State::Suspended => {
-                let remaining = self.remaining_seconds.unwrap_or(ttl);
+                let remaining = self.remaining_seconds().unwrap_or(ttl);
                 format!("suspended: {remaining} s remain once spec.suspend is false")
             }
             State::Expired => match self.end {
@@ -267,11 +272,51 @@ impl Published {
         self.state = Some((state, since));
     }
 
+    /// `remainingSeconds`.
+    pub fn remaining_seconds(&self) -> Option<i64> {
+        self.more.get()?.remaining_seconds
+    }
+
+    /// Sets `remainingSeconds`.
+    pub fn set_remaining_seconds(&mut self, remaining: Option<i64>) {
+        self.more.change(|more| more.remaining_seconds = remaining);
+    }
+
+    /// The condition `Expiring`, and since when.
+    pub fn expiring(&self) -> Option<(bool, Millis)> {
+        self.more.get()?.expiring
+    }
+
+    /// Whether the condition `Expiring` is true.
+    pub fn is_expiring(&self) -> bool {
+        self.expiring().is_some_and(|(expiring, _)| expiring)
+    }
+
     /// Sets the condition `Expiring`; its time moves only when its status does.
     pub fn set_expiring(&mut self, expiring: bool, now: Millis) {
-        if self.expiring.is_none_or(|(old, _)| old != expiring) {
-            self.expiring = Some((expiring, now));
+        if self.expiring().is_none_or(|(old, _)| old != expiring) {
+            self.more.change(|more| more.expiring = Some((expiring, now)));
         }
+    }
+
+    /// Takes the conditions away that say something of a lease that hasn't ended.
+    pub fn clear_conditions(&mut self) {
+        self.more.change(|more| {
+            more.expiring = None;
+            if let Some(follows) = &mut more.follows {
+                follows.condition = None;
+            }
+        });
+    }
+
+    /// What the lease follows.
+    pub fn follows(&self) -> Option<&Followed> {
+        self.more.get()?.follows.as_ref()
+    }
+
+    /// The lease follows nothing.
+    pub fn follow_nothing(&mut self) {
+        self.more.change(|more| more.follows = None);
     }
 
     /// Sets what the lease follows (`uid`: the Pod that it is), and the condition `Following`; `None`: nobody knows, and what
@@ -283,8 +328,8 @@ impl Published {
         following: Option<(bool, &'static str)>,
         now: Millis,
     ) {
-        let old = self.follows.take().filter(|old| *old.source == *source);
-        let (old_uid, old_condition) = old.map(|old| (old.uid, old.condition)).unwrap_or_default();
+        let old = self.follows().filter(|old| *old.source == *source);
+        let (old_uid, old_condition) = old.map(|old| (old.uid, old.condition.clone())).unwrap_or_default();
         let condition = match following {
             None => old_condition,
             Some((alive, reason)) => {
@@ -292,16 +337,27 @@ impl Published {
                 Some((alive, reason.into(), since))
             }
         };
-        self.follows = Some(Box::new(Followed { source: source.into(), uid: uid.or(old_uid), condition }));
+        let followed = Followed { source: source.into(), uid: uid.or(old_uid), condition };
+        self.more.change(|more| more.follows = Some(followed));
+    }
+
+    /// The condition `Released`, and since when.
+    pub fn released(&self) -> Option<&(Released, Millis)> {
+        self.more.get()?.released.as_ref()
+    }
+
+    /// Whether the condition `Released` says that something hinders that.
+    pub fn is_hindered(&self) -> bool {
+        self.released().is_some_and(|(released, _)| !released.done)
     }
 
     /// Sets the condition `Released`; its time moves only when its status does.
     pub fn set_released(&mut self, released: Released, now: Millis) {
-        let since = match &self.released {
+        let since = match self.released() {
             Some((old, since)) if old.done == released.done => *since,
             _ => now,
         };
-        self.released = Some((Box::new(released), since));
+        self.more.change(|more| more.released = Some((released, since)));
     }
 
     /// Whether the end has been committed.
@@ -376,6 +432,6 @@ mod tests {
         assert_eq!(published.state, Some((State::Expired, 6_000)));
         published.set_expiring(true, 7_000);
         published.set_expiring(true, 8_000);
-        assert_eq!(published.expiring, Some((true, 7_000)));
+        assert_eq!(published.expiring(), Some((true, 7_000)));
     }
 }

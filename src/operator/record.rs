@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use thiserror::Error;
 use uuid::Uuid;
 
-use super::{follow::Follow, published::Published};
+use super::{follow::Follow, published::Published, seldom::Seldom};
 use crate::api::{
     lease::{AfterExpiry, FINALIZER, Lease},
     time,
@@ -67,24 +67,26 @@ pub struct Record {
     pub deleting: bool,
     /// Whether our finalizer is in place.
     pub has_finalizer: bool,
-    /// All other finalizers: a patch replaces the list as a whole.
-    pub other_finalizers: Box<[Box<str>]>,
     /// `spec.ttlSeconds`, as asked for.
     pub ttl_seconds: i64,
     /// `spec.renewTime`, to see when it changes.
     pub renew_time: Option<Box<str>>,
-    /// `spec.maxLifetimeSeconds`.
-    pub max_lifetime_seconds: Option<i64>,
-    /// `spec.warnBeforeSeconds`.
-    pub warn_before_seconds: Option<i64>,
     /// `spec.suspend`.
     pub suspend: bool,
     /// Whether the object stays after an expiry (`spec.afterExpiry: Retain`).
     pub retain: bool,
-    /// What it follows (`spec.renewFrom`).
-    pub follow: Option<Box<Follow>>,
     /// The status, as published.
     pub status: Published,
+    more: Seldom<More>,
+}
+
+/// What few leases have.
+#[derive(Clone, Debug, Default, PartialEq, Hash)]
+struct More {
+    max_lifetime_seconds: Option<i64>,
+    warn_before_seconds: Option<i64>,
+    follow: Option<Follow>,
+    other_finalizers: Vec<String>,
 }
 
 impl Record {
@@ -101,30 +103,44 @@ impl Record {
         let renew_from = lease.spec.renew_from.as_ref();
         let finalizers = || meta.finalizers.iter().flatten();
         Ok(Self {
-            follow: renew_from.and_then(|from| Follow::read(&place.namespace, from)).map(Box::new),
+            more: Seldom::new(More {
+                max_lifetime_seconds: lease.spec.max_lifetime_seconds,
+                warn_before_seconds: lease.spec.warn_before_seconds,
+                follow: renew_from.and_then(|from| Follow::read(&place.namespace, from)),
+                other_finalizers: finalizers().filter(|name| *name != FINALIZER).cloned().collect(),
+            }),
             place,
             uid: uid_of(meta.uid.as_deref())?,
             version: version_of(meta.resource_version.as_deref())?,
             generation: meta.generation.unwrap_or_default(),
             deleting: meta.deletion_timestamp.is_some(),
             has_finalizer: finalizers().any(|name| name == FINALIZER),
-            other_finalizers: finalizers()
-                .filter(|name| *name != FINALIZER)
-                .map(|name| name.as_str().into())
-                .collect(),
             ttl_seconds: lease.spec.ttl_seconds,
             renew_time: lease.spec.renew_time.as_deref().map(Into::into),
-            max_lifetime_seconds: lease.spec.max_lifetime_seconds,
-            warn_before_seconds: lease.spec.warn_before_seconds,
             suspend: lease.spec.suspend,
             retain: lease.spec.after_expiry == AfterExpiry::Retain,
             status: lease.status.as_ref().map(Published::read).unwrap_or_default(),
         })
     }
 
-    /// The finalizers with ours, or without it.
+    /// `spec.maxLifetimeSeconds`.
+    pub fn max_lifetime_seconds(&self) -> Option<i64> {
+        self.more.get()?.max_lifetime_seconds
+    }
+
+    /// `spec.warnBeforeSeconds`.
+    pub fn warn_before_seconds(&self) -> Option<i64> {
+        self.more.get()?.warn_before_seconds
+    }
+
+    /// What it follows (`spec.renewFrom`).
+    pub fn follow(&self) -> Option<&Follow> {
+        self.more.get()?.follow.as_ref()
+    }
+
+    /// The finalizers with ours, or without it: a patch replaces the list as a whole.
     pub fn finalizers_with(&self, ours: bool) -> Vec<String> {
-        let others = self.other_finalizers.iter().map(|name| name.to_string());
+        let others = self.more.get().into_iter().flat_map(|more| more.other_finalizers.iter().cloned());
         others.chain(ours.then(|| FINALIZER.to_owned())).collect()
     }
 

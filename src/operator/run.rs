@@ -33,7 +33,7 @@ use super::{
 /// What a replica calls itself when it asks the API server.
 pub const AGENT: &str = concat!("lessor/", env!("CARGO_PKG_VERSION"));
 /// How many observations may wait. More would only be older.
-const OBSERVATIONS: usize = 1024;
+const OBSERVATIONS: usize = 256;
 /// How many are taken in before the replica acts on them.
 const BATCH: usize = 256;
 /// How long a stop may take to finish what is under way; leaving the lead comes after.

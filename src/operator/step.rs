@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::{
     follow::Source,
     hearing::Now,
-    published::{Grant, Published, Released, State},
+    published::{Followed, Grant, Published, Released, State},
     record::{Record, from_millis, millis},
     settings::Settings,
 };
@@ -152,13 +152,12 @@ impl Situation<'_> {
 
     fn while_active(&self, held: Held) -> Step {
         let (old, new) = (&self.record.status, self.current(held));
-        let pod = |status: &Published| status.follows.as_ref().and_then(|follows| follows.uid);
-        let follows = old.follows.is_some() || new.follows.is_some();
+        let pod = |status: &Published| status.follows().and_then(|follows| follows.uid);
+        let follows = old.follows().is_some() || new.follows().is_some();
         let awaited = old.state() != new.state()
-            || old.remaining_seconds != new.remaining_seconds
+            || old.remaining_seconds() != new.remaining_seconds()
             || old.grant != new.grant
-            || old.expiring.is_some_and(|(expiring, _)| expiring)
-                != new.expiring.is_some_and(|(expiring, _)| expiring)
+            || old.is_expiring() != new.is_expiring()
             || (old.expiry.is_some() != new.expiry.is_some() && !follows)
             // Whoever comes later must know which Pod it is.
             || pod(old) != pod(&new)
@@ -166,7 +165,7 @@ impl Situation<'_> {
         if awaited {
             return Step::Act(Act::Publish(Box::new(new)));
         }
-        if old.follows != new.follows || old.expiry.is_some() != new.expiry.is_some() {
+        if old.follows() != new.follows() || old.expiry.is_some() != new.expiry.is_some() {
             // News for people, of which there may be much at once.
             return Step::Refresh(Box::new(new));
         }
@@ -227,7 +226,7 @@ impl Situation<'_> {
         if self.now.mono < self.linger_until {
             return Step::Wait(self.linger_until);
         }
-        let said = record.status.released.as_ref().is_some_and(|(released, _)| released.done);
+        let said = record.status.released().is_some_and(|(released, _)| released.done);
         if record.retain && !record.deleting && !said {
             return Step::Act(Act::Publish(self.released(true, "Complete", "all that was attached is gone")));
         }
@@ -244,7 +243,7 @@ impl Situation<'_> {
             time,
             token: i64::try_from(self.record.version).unwrap_or(i64::MAX),
         });
-        let cap = self.record.max_lifetime_seconds.map(seconds);
+        let cap = self.record.max_lifetime_seconds().map(seconds);
         let remaining = cap.map_or(ttl, |cap| cap.min(ttl));
         let deadline = Some(self.now.lease + remaining);
         let held = Held { ttl, deadline, remaining, due: false, overdue: None, capped: false };
@@ -257,16 +256,11 @@ impl Situation<'_> {
         let mut status = self.record.status.clone();
         status.end = Some(wall);
         status.expiry = None;
-        status.remaining_seconds = None;
+        status.set_remaining_seconds(None);
         status.observed_generation = Some(self.record.generation);
         status.attached = Some(self.attached);
         status.set_state(state, wall);
-        if status.expiring.is_some() {
-            status.expiring = None;
-        }
-        if let Some(follows) = &mut status.follows {
-            follows.condition = None;
-        }
+        status.clear_conditions();
         Box::new(status)
     }
 
@@ -284,24 +278,24 @@ impl Situation<'_> {
             grant.time = self.granted_by.map_or(grant.time, |by| by.max(grant.time));
         }
         match self.following {
-            None => status.follows = None,
+            None => status.follow_nothing(),
             Some(Following { source, uid, condition, .. }) => {
                 status.set_follows(source.to_string(), uid, condition, wall);
             }
         }
         let expiring = self.warn_before().is_some_and(|warn| held.remaining <= warn && !self.record.suspend);
-        if expiring || status.expiring.is_some() {
+        if expiring || status.expiring().is_some() {
             status.set_expiring(expiring, wall);
         }
         if self.record.suspend {
             status.set_state(State::Suspended, wall);
             status.expiry = None;
             // The lessor rounds up to milliseconds. One more than whole seconds is that, and must not become a second.
-            status.remaining_seconds =
-                Some(rounded_up(held.remaining.saturating_sub(Duration::from_millis(1))));
+            let remaining = rounded_up(held.remaining.saturating_sub(Duration::from_millis(1)));
+            status.set_remaining_seconds(Some(remaining));
         } else {
             status.set_state(State::Granted, wall);
-            status.remaining_seconds = None;
+            status.set_remaining_seconds(None);
             status.expiry = held.deadline.map(|deadline| {
                 let remaining = deadline.since(self.now.lease);
                 wall.saturating_add(i64::try_from(remaining.as_millis()).unwrap_or(i64::MAX))
@@ -309,7 +303,7 @@ impl Situation<'_> {
             // The end of time, as far as the API can write it.
             status.expiry = status.expiry.map(|expiry| millis(from_millis(expiry)));
             // As long as something keeps it alive, nobody needs to know when it would end otherwise.
-            if !expiring && status.follows.as_ref().is_some_and(|follows| follows.is_alive()) {
+            if !expiring && status.follows().is_some_and(Followed::is_alive) {
                 status.expiry = None;
             }
         }
@@ -325,12 +319,12 @@ impl Situation<'_> {
     }
 
     fn says_hindered(&self, message: &str) -> bool {
-        let released = self.record.status.released.as_ref();
+        let released = self.record.status.released();
         released.is_some_and(|(released, _)| !released.done && *released.message == *message)
     }
 
     fn warn_before(&self) -> Option<Duration> {
-        self.record.warn_before_seconds.map(seconds)
+        self.record.warn_before_seconds().map(seconds)
     }
 
     /// When a time of lease time comes, on the replica's clock, if it goes on hearing the server.

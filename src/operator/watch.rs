@@ -13,7 +13,7 @@ use kube::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use super::record::Place;
+use super::{names::Names, record::Place};
 
 /// The server ends a watch after so many seconds, and it is opened anew: the time after which a right that was taken away
 /// is noticed at the latest.
@@ -186,7 +186,7 @@ impl<K: Resource, T> Watch<K, T> {
         events: &mut (impl Stream<Item = kube::Result<WatchEvent<K>>> + Unpin),
         send: &impl Fn(Seen<T>) -> F,
     ) -> Result<String, End> {
-        let mut shown = HashSet::new();
+        let (mut shown, mut namespaces) = (HashSet::new(), Names::default());
         loop {
             let event = match timeout(LISTING, events.next()).await {
                 Ok(Some(Ok(event))) => event,
@@ -216,7 +216,8 @@ impl<K: Resource, T> Watch<K, T> {
                     continue;
                 }
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    shown.insert(place(&object));
+                    let Place { namespace, name } = place(&object);
+                    shown.insert(Place { namespace: namespaces.one(&namespace), name });
                     (self.read)(object).map(|object| Seen::There(Box::new(object)))
                 }
                 WatchEvent::Deleted(object) => {

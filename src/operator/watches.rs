@@ -4,11 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use kube::{
-    Api, Client, Resource,
-    api::DynamicObject,
-    core::{DeserializeGuard, PartialObjectMeta},
-};
+use kube::{Api, Client, Resource, api::DynamicObject, core::PartialObjectMeta};
 use serde::de::DeserializeOwned;
 use tokio::{sync::mpsc, task::JoinSet};
 
@@ -16,6 +12,7 @@ pub use super::watch::{Failure, Seen, failure_of};
 use super::{
     attached::{Kind, is_attached},
     follow::{Heartbeat, Lookout, PodLife, Sighting, SourceKind},
+    guard::Guarded,
     kinds::{Attachable, KindName, discover},
     run::Error,
     settings::Settings,
@@ -68,7 +65,7 @@ pub fn start(
 
 /// Watches resources of our own.
 async fn keep<K>(
-    api: Api<DeserializeGuard<K>>,
+    api: Api<Guarded<K>>,
     fields: Option<String>,
     sender: mpsc::Sender<Observation>,
     observation: impl Fn(Seen<K>) -> Observation + Send + Sync + 'static,
@@ -84,7 +81,7 @@ async fn keep<K>(
 }
 
 /// A lease or lessor, unless it can't be read: one bad object must not stop the watch of all.
-fn readable<K>(object: DeserializeGuard<K>) -> Option<K> {
+fn readable<K>(object: Guarded<K>) -> Option<K> {
     match object.0 {
         Ok(object) => Some(object),
         Err(invalid) => {

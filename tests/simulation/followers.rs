@@ -101,7 +101,9 @@ impl Heart {
                 self.ask(moment, "delete", json!({}));
                 return self.create(moment);
             }
-            3..6 => self.ask(moment, "patch", json!({"metadata": {"labels": {"seen": self.beats.to_string()}}})),
+            3..6 => {
+                self.ask(moment, "patch", json!({"metadata": {"labels": {"seen": self.beats.to_string()}}}))
+            }
             6..16 => {
                 self.beat(moment);
                 return moment.random.between(self.period, self.period * 5);
@@ -158,7 +160,9 @@ impl Pod {
                 self.ask(moment, "patch", json!({"status": {"phase": phase}}));
             }
             _ if moment.over && !finished => self.ask(moment, "delete", json!({})),
-            70..80 => self.ask(moment, "patch", json!({"metadata": {"labels": {"seen": action.to_string()}}})),
+            70..80 => {
+                self.ask(moment, "patch", json!({"metadata": {"labels": {"seen": action.to_string()}}}))
+            }
             _ => {}
         }
         again

@@ -309,7 +309,8 @@ impl ApiServer {
             return (200, object);
         }
         self.remove(&target.key());
-        let details = json!({"name": target.name, "kind": target.kind.plural(), "uid": object["metadata"]["uid"]});
+        let details =
+            json!({"name": target.name, "kind": target.kind.plural(), "uid": object["metadata"]["uid"]});
         (200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success", "details": details}))
     }
 

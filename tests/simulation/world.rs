@@ -365,7 +365,12 @@ impl World {
             Event::Edits => {
                 if self.now < self.plan.length {
                     if self.outage().is_none() {
-                        clients::edit(&mut self.server, &mut self.random, time(self.now), HOLDERS + FOLLOWERS);
+                        clients::edit(
+                            &mut self.server,
+                            &mut self.random,
+                            time(self.now),
+                            HOLDERS + FOLLOWERS,
+                        );
                         self.spread();
                     }
                     let again =

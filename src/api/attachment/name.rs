@@ -75,6 +75,11 @@ pub enum KeyFault {
 }
 
 impl LeaseName {
+    /// The name, shared with this.
+    pub(crate) fn shared(&self) -> Arc<str> {
+        self.0.clone()
+    }
+
     /// Reads the name of a lease: a DNS subdomain, as the API server demands of any object's name.
     ///
     /// # Errors

@@ -516,7 +516,11 @@ impl Follows {
                 // If it was named by its uid, then it was there before.
                 Some(Origin::Fresh) if ends && follower.follow.uid.is_some() => Time::End,
                 // Perhaps it was lost after the grant.
-                Some(Origin::Fresh) if !ends && (follower.follow.uid.is_some() || reason == following::SOURCE_FINISHED) => Time::Renew,
+                Some(Origin::Fresh)
+                    if !ends && (follower.follow.uid.is_some() || reason == following::SOURCE_FINISHED) =>
+                {
+                    Time::Renew
+                }
                 // It never was there.
                 Some(Origin::Fresh | Origin::Restored { was_alive: false }) => Time::Keep,
                 _ if ends => Time::End,

@@ -180,14 +180,13 @@ impl Replica {
 
 /// What a write of status says that people should hear of.
 fn news(old: &Published, new: &Published) -> Doing {
-    let warned = |status: &Published| status.expiring.is_some_and(|(expiring, _)| expiring);
     let following = |status: &Published| {
-        let followed = status.follows.as_ref()?;
+        let followed = status.follows()?;
         followed.condition.as_ref().map(|(alive, reason, _)| (*alive, reason.clone()))
     };
     match following(new) {
         Some(now) if following(old).as_ref() != Some(&now) => Doing::Follow,
-        _ if warned(new) && !warned(old) => Doing::Warn,
+        _ if new.is_expiring() && !old.is_expiring() => Doing::Warn,
         _ => Doing::Publish,
     }
 }

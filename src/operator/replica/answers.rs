@@ -134,7 +134,7 @@ impl Replica {
                         if attached != Attached::default()
                             && let Some(entry) = self.leases.get_mut(&uid)
                         {
-                            entry.overran = Some(deadline);
+                            entry.more.change(|more| more.overran = Some(deadline));
                         }
                         let late = now.lease.since(deadline);
                         let note = format!("expired {} ms after its deadline; {going}", late.as_millis());
@@ -211,7 +211,7 @@ impl Replica {
             return;
         };
         let uid = object.uid;
-        let ended = object.attachments.whole.as_ref().is_some_and(|name| {
+        let ended = object.whole.as_ref().is_some_and(|name| {
             let place = Place::new(id.place.namespace.clone(), name.as_str());
             self.leases.at(&place).is_some_and(|(_, entry)| entry.record.status.has_ended())
         });
@@ -265,7 +265,7 @@ impl Replica {
             self.touch_object(id, now);
             return;
         }
-        let tries = object.hindrance.as_ref().map_or(0, |hindrance| hindrance.tries) + 1;
+        let tries = object.hindrance().map_or(0, |hindrance| hindrance.tries) + 1;
         let backoff = |longest: u64| {
             let wait = Duration::from_millis(250)
                 .saturating_mul(1 << tries.min(16))
@@ -297,7 +297,7 @@ impl Replica {
         };
         let forbidden = hindrance.as_ref().is_some_and(|hindrance| hindrance.reason == kinds::FORBIDDEN);
         if let Some(hindrance) = hindrance {
-            let news = object.hindrance.as_ref().is_none_or(|old| old.reason != hindrance.reason);
+            let news = object.hindrance().is_none_or(|old| old.reason != hindrance.reason);
             let transient = matches!(hindrance.reason, "NoAnswer" | "Failing");
             if news && !transient {
                 let note = format!(
@@ -313,7 +313,7 @@ impl Replica {
             if news {
                 self.out.deeds.push(Deed::Hindered(hindrance.reason));
             }
-            object.hindrance = Some(Box::new(hindrance));
+            object.hinder(hindrance);
         }
         if forbidden {
             self.removal_forbidden(id);
@@ -335,12 +335,11 @@ fn is_gone(lease: &Lease) -> bool {
 
 /// The leases that an object, or these keys of it, are attached to, for people.
 pub(super) fn leases_of(object: &Object, removal: Option<&Removal>) -> Box<str> {
-    let attachments = &object.attachments;
     let names: BTreeSet<&str> = match removal {
         Some(Removal::Keys { keys, .. } | Removal::Members { keys, .. }) => {
-            keys.iter().filter_map(|key| attachments.keys.get(key)).map(|name| name.as_str()).collect()
+            keys.iter().filter_map(|key| object.keys().get(key)).map(|name| name.as_str()).collect()
         }
-        Some(Removal::Delete { .. }) | None => attachments.whole.iter().map(|name| name.as_str()).collect(),
+        Some(Removal::Delete { .. }) | None => object.whole.iter().map(|name| name.as_str()).collect(),
     };
     format!("lease {}", names.into_iter().collect::<Vec<_>>().join(", ")).into()
 }

@@ -86,8 +86,8 @@ impl Replica {
                     continue;
                 }
                 let noticed = self.leases.get(&uid).is_some_and(|entry| {
-                    let warned = entry.record.status.expiring.is_some_and(|(expiring, _)| expiring);
-                    warned || entry.due.is_some() || entry.handed_out || entry.record.suspend
+                    let warned = entry.record.status.is_expiring();
+                    warned || entry.due().is_some() || entry.handed_out || entry.record.suspend
                 });
                 if !self.leases.follow_beat(uid, age, now) {
                     continue;
@@ -137,12 +137,12 @@ impl Replica {
     pub(super) fn see_follower(&mut self, uid: Uuid, place: &Place, change: Change, now: &Now) {
         let Some(entry) = self.leases.get(&uid).filter(|_| !change.stale_news) else { return };
         let record = &entry.record;
-        let follow = record.follow.as_deref().filter(|_| !record.status.has_ended());
+        let follow = record.follow().filter(|_| !record.status.has_ended());
         if follow.is_none() && self.follows.is_idle() {
             return;
         }
         let followed = follow.and_then(|follow| {
-            let named = record.status.follows.as_deref()?;
+            let named = record.status.follows()?;
             (*named.source == *follow.source.to_string()).then_some(named)
         });
         let restored = (change.new && record.status.is_granted())

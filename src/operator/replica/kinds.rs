@@ -85,9 +85,10 @@ impl Replica {
             return;
         }
         for id in self.kind_report.refused.remove(&kind.name()).unwrap_or_default() {
-            let hindrance = self.objects.get_mut(&id).and_then(|object| object.hindrance.as_mut());
-            if let Some(hindrance) = hindrance.filter(|hindrance| hindrance.reason == FORBIDDEN) {
-                hindrance.retry_at = Some(now.mono);
+            let Some(object) = self.objects.get_mut(&id) else { continue };
+            if let Some(hindrance) = object.hindrance().filter(|hindrance| hindrance.reason == FORBIDDEN) {
+                let hindrance = Hindrance { retry_at: Some(now.mono), ..hindrance.clone() };
+                object.hinder(hindrance);
                 self.touch_object(&id, now);
             }
         }
@@ -145,7 +146,7 @@ impl Replica {
         let objects = &self.objects;
         self.kind_report.refused.retain(|_, ids| {
             ids.retain(|id| {
-                let hindrance = objects.get(id).and_then(|object| object.hindrance.as_ref());
+                let hindrance = objects.get(id).and_then(Object::hindrance);
                 hindrance.is_some_and(|hindrance| hindrance.reason == FORBIDDEN)
             });
             !ids.is_empty()
@@ -157,7 +158,7 @@ impl Replica {
             if complaints.iter().any(|complaint| complaint.kind == *kind) {
                 continue;
             }
-            let why = ids.iter().find_map(|id| Some(&objects.get(id)?.hindrance.as_ref()?.message));
+            let why = ids.iter().find_map(|id| Some(&objects.get(id)?.hindrance()?.message));
             complaints.push(Complaint {
                 kind: kind.clone(),
                 reason: FORBIDDEN,

@@ -220,9 +220,11 @@ impl Replica {
 
     /// Whether enough has been seen to act at all.
     pub fn is_ready(&self) -> bool {
-        self.lessor_seen
-            && self.leases_seen.values().all(|seen| *seen)
-            && self.sights.unseen().next().is_none()
+        self.lessor_seen && self.all_leases_seen() && self.sights.unseen().next().is_none()
+    }
+
+    fn all_leases_seen(&self) -> bool {
+        self.leases_seen.values().all(|seen| *seen)
     }
 
     /// What has to be seen before this replica can act, for people; empty when it is [ready](Self::is_ready).

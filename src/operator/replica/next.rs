@@ -12,6 +12,8 @@ impl Replica {
                 self.pending_said.remove(place);
                 self.touch_lease(uid, now);
             }
+            // As long as not all leases have been shown, nobody knows which isn't there.
+            _ if !self.all_leases_seen() => {}
             _ if self.objects.of(place).next().is_some() => {
                 self.timers
                     .set_if_absent(Timer::Pending(place.clone()), now.mono + self.settings.pending_warning);
@@ -41,9 +43,9 @@ impl Replica {
         let work = Work::Lease(uid);
         let step = self.step(uid, now);
         if !matches!(step, Some(Step::Act(_)))
-            && let Some(entry) = self.leases.get_mut(&uid)
+            && let Some(entry) = self.leases.get_mut(&uid).filter(|entry| entry.due().is_some())
         {
-            entry.due = None;
+            entry.more.change(|more| more.due = None);
         }
         self.timers.clear(&Timer::Lease(uid));
         match step {
@@ -54,7 +56,7 @@ impl Replica {
                     Act::End(_) | Act::Confirm => now.mono.saturating_sub(since_deadline.unwrap_or_default()),
                     _ => now.mono,
                 };
-                let due = *entry.due.get_or_insert(due);
+                let due = entry.more.change(|more| *more.due.get_or_insert(due));
                 self.writer.try_work(work, due);
             }
             Some(Step::Refresh(_)) if self.leading.is_some() => match self.refreshes.next_at(now.mono) {
@@ -83,7 +85,7 @@ impl Replica {
         if self.objects.of(place).next().is_some() {
             return;
         }
-        if let Some(deadline) = self.leases.get_mut(&uid).and_then(|entry| entry.overran.take()) {
+        if let Some(deadline) = self.leases.get_mut(&uid).and_then(Entry::take_overran) {
             self.out.deeds.push(Deed::Emptied(now.lease.since(deadline)));
         }
     }
@@ -112,12 +114,12 @@ impl Replica {
             held,
             published_deadline: entry.published_deadline,
             nearer: entry.nearer,
-            granted_by: entry.granted_by,
+            granted_by: entry.granted_by(),
             written_at: entry.written_at,
             releasing: entry.releasing,
             attached,
             hindrance: hindrance.as_deref(),
-            linger_until: entry.linger_until.max(self.sights.blind_until(&place.namespace, now)),
+            linger_until: entry.linger_until().max(self.sights.blind_until(&place.namespace, now)),
             following: self.following(uid, now),
             settings: &self.settings,
             now,
@@ -149,12 +151,11 @@ impl Replica {
             .objects
             .of(place)
             .filter_map(|(id, object)| {
-                if object.deleting
-                    && object.attachments.whole.as_ref().is_some_and(|name| name.as_str() == &*place.name)
+                if object.deleting && object.whole.as_ref().is_some_and(|name| name.as_str() == &*place.name)
                 {
                     return Some(format!("{id} is being deleted and waits for finalizers of its own"));
                 }
-                Some(format!("{id}: {}", object.hindrance.as_ref()?.message))
+                Some(format!("{id}: {}", object.hindrance()?.message))
             })
             .collect();
         // In one order, whatever the order of the index, so that it isn't written again for that.
@@ -175,7 +176,7 @@ impl Replica {
         let timer = Timer::Object(id.clone());
         self.timers.clear(&timer);
         let removal = self.removal(id).filter(|_| self.leading.is_some() || !self.is_hindered(id));
-        let hindrance = self.objects.get(id).and_then(|object| object.hindrance.as_ref());
+        let hindrance = self.objects.get(id).and_then(Object::hindrance);
         match (removal, hindrance) {
             (None, _) => {
                 self.writer.remove(&work);
@@ -207,11 +208,7 @@ impl Replica {
     pub(super) fn is_hindered(&self, id: &ObjectId) -> bool {
         let mut ended = self.objects.leases_of(id).into_iter().filter_map(|place| {
             let (_, entry) = self.leases.at(&place)?;
-            entry
-                .record
-                .status
-                .has_ended()
-                .then(|| entry.record.status.released.as_ref().is_some_and(|(r, _)| !r.done))
+            entry.record.status.has_ended().then(|| entry.record.status.is_hindered())
         });
         ended.all(|hindered| hindered)
     }
@@ -221,7 +218,7 @@ impl Replica {
             return;
         }
         let Some(object) = self.objects.get(id) else { return };
-        for problem in &object.problems {
+        for problem in object.problems() {
             let about = About::Object(id.clone(), object.uid);
             self.out.notices.push(Notice::warning(about, "AttachmentInvalid", problem.as_str()));
         }
@@ -251,8 +248,7 @@ impl Replica {
             return;
         }
         let Some(entry) = self.leases.get_mut(&uid) else { return };
-        if entry.said != Some(reason) {
-            entry.said = Some(reason);
+        if entry.more.change(|more| more.said.replace(reason)) != Some(reason) {
             let about = About::Lease(entry.record.place.clone(), uid);
             self.out.notices.push(Notice::warning(about, reason, note()));
         }

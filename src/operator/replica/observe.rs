@@ -87,8 +87,12 @@ impl Replica {
                 for uid in self.leases.missing(scope.as_deref(), &shown) {
                     self.lose_lease(uid, Version::MAX, now);
                 }
+                let had_seen_all = self.all_leases_seen();
                 self.leases_seen.insert(scope, true);
                 self.lease_failure = None;
+                if !had_seen_all && self.all_leases_seen() {
+                    self.touch_pending(now);
+                }
                 self.settle_followers_of_leases(now);
             }
             Seen::Resumed => {}
@@ -143,7 +147,7 @@ impl Replica {
         if change.renewed
             && let Some(entry) = self.leases.get_mut(&uid)
         {
-            entry.said = None;
+            entry.more.change(|more| more.said = None);
         }
         self.see_follower(uid, &place, change, now);
         // A release that the primary calls hindered is no overdue work any more.
@@ -201,6 +205,13 @@ impl Replica {
                     tracing::warn!(%kind, %failure, "watch fails, trying again");
                 }
             }
+        }
+    }
+
+    fn touch_pending(&mut self, now: &Now) {
+        let pending: BTreeSet<Place> = self.pending().map(|(_, place)| place).collect();
+        for place in pending {
+            self.touch_place(&place, now);
         }
     }
 

@@ -97,12 +97,12 @@ impl Replica {
         let pending =
             |(id, place): (&ObjectId, Place)| Pending { object: id.to_string(), lease: place.to_string() };
         let hindered = self.objects.iter().filter_map(|(id, object)| {
-            let Hindrance { reason, message, tries, .. } = object.hindrance.as_deref()?;
+            let Hindrance { reason, message, tries, .. } = object.hindrance()?;
             Some(Hindered { object: id.to_string(), reason, message: message.clone(), tries: *tries })
         });
-        let invalid = self.objects.iter().filter(|(_, object)| !object.problems.is_empty());
-        let invalid =
-            invalid.map(|(id, object)| Invalid { object: id.to_string(), problems: object.problems.clone() });
+        let invalid = self.objects.iter().filter(|(_, object)| !object.problems().is_empty());
+        let invalid = invalid
+            .map(|(id, object)| Invalid { object: id.to_string(), problems: object.problems().to_vec() });
         AttachmentReport {
             kinds: kinds.collect(),
             objects: self.objects.iter().count(),

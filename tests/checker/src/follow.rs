@@ -136,12 +136,7 @@ fn circles<'a>(life: &Life<'a>, since: u64, end: u64, leases: &ByName<'_, 'a>) -
 }
 
 /// The beats of what this lease followed up to the version `end`, of what that followed, and so on. They go round in no circle.
-fn beats<'a>(
-    life: &Life<'a>,
-    end: u64,
-    history: &History<'a>,
-    leases: &ByName<'_, 'a>,
-) -> Vec<&'a Request> {
+fn beats<'a>(life: &Life<'a>, end: u64, history: &History<'a>, leases: &ByName<'_, 'a>) -> Vec<&'a Request> {
     let Some((from, since)) = life
         .object
         .as_of(end)

@@ -92,7 +92,8 @@ impl<'a> Check<'a> {
             None => (sign.version.made_by, ttl, None),
             Some(Kept::Unknown) => return,
             Some(Kept::Pod { loss, at_once, since: followed, named }) => {
-                let Some(Loss { earliest, latest }) = loss.filter(|loss| loss.earliest.received <= since) else {
+                let Some(Loss { earliest, latest }) = loss.filter(|loss| loss.earliest.received <= since)
+                else {
                     let what = "it expired though the Pod that it follows lives";
                     self.violation(Promise::NeverEarly, label, what, [request]);
                     return;

@@ -13,7 +13,9 @@ use k8s_openapi::{
 use serde_json::{Value, json};
 
 use crate::{
-    api::{Lease, LeaseSpec, LeaseStatus, Lessor, LessorStatus, RenewFrom, lease::SourceName, lessor::LessorSpec},
+    api::{
+        Lease, LeaseSpec, LeaseStatus, Lessor, LessorStatus, RenewFrom, lease::SourceName, lessor::LessorSpec,
+    },
     operator::{
         attached::Removal,
         follow::{Sighting, Sign},
@@ -319,7 +321,10 @@ impl Server {
         follows: bool,
         now: Timestamp,
     ) -> Option<News> {
-        let heart = RenewFrom { coordination_lease: Some(SourceName { name: HEART.to_owned() }), ..RenewFrom::default() };
+        let heart = RenewFrom {
+            coordination_lease: Some(SourceName { name: HEART.to_owned() }),
+            ..RenewFrom::default()
+        };
         let renew_from = follows.then_some(heart);
         let mut lease = Lease::new(name, LeaseSpec { ttl_seconds: ttl, renew_from, ..LeaseSpec::default() });
         lease.metadata.namespace = Some(NAMESPACE.to_owned());
@@ -365,7 +370,8 @@ impl Server {
         self.version += 1;
         let renew_time = Some(format!("the {}th", self.version).into());
         let sign = Sign::Heartbeat { uid, renew_time, recorded: Some(now) };
-        let heart = stored_heart(Sighting { place: Place::new(NAMESPACE, HEART), version: self.version, sign });
+        let heart =
+            stored_heart(Sighting { place: Place::new(NAMESPACE, HEART), version: self.version, sign });
         self.heart = Some(Arc::clone(&heart));
         self.first_heart.get_or_insert_with(|| Arc::clone(&heart));
         News::Heart(heart, true)
