@@ -175,6 +175,21 @@ pub struct Change {
     pub cut: bool,
 }
 
+/// Of one kind: how many sources are followed, and how many leases follow them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tally {
+    /// The kind.
+    pub kind: SourceKind,
+    /// Sources.
+    pub sources: usize,
+    /// Followers that are kept alive.
+    pub alive: usize,
+    /// Followers of what can't be seen, since the operator lacks a right or wasn't told to look.
+    pub unseen: usize,
+    /// All other followers: their time runs.
+    pub other: usize,
+}
+
 /// All sources that are followed, and who follows them. Of what nobody follows nothing is remembered.
 #[derive(Clone, Debug)]
 pub struct Follows {
@@ -379,18 +394,23 @@ impl Follows {
         concerned
     }
 
-    /// So many sources of each kind are followed, by so many leases, and so many of these are kept alive.
-    pub fn figures(&self) -> [(SourceKind, usize, usize, usize); 4] {
-        let mut figures = SourceKind::ALL
-            .map(|kind| (kind, self.counts.get(&(kind, None)).copied().unwrap_or_default(), 0, 0));
+    /// What is followed, and by how many, of each kind of source.
+    pub fn figures(&self) -> [Tally; 4] {
+        let mut tallies = SourceKind::ALL.map(|kind| {
+            let sources = self.counts.get(&(kind, None)).copied().unwrap_or_default();
+            Tally { kind, sources, alive: 0, unseen: 0, other: 0 }
+        });
         for follower in self.leases.values() {
-            for (kind, _, followers, alive) in &mut figures {
-                let counts = usize::from(*kind == follower.follow.source.kind);
-                *followers += counts;
-                *alive += counts * usize::from(matches!(follower.view, View::Alive { .. }));
+            let kind = follower.follow.source.kind;
+            for tally in tallies.iter_mut().filter(|tally| tally.kind == kind) {
+                *match follower.view {
+                    View::Alive { .. } => &mut tally.alive,
+                    View::Unseen(_) => &mut tally.unseen,
+                    View::Unknown | View::Lost(_) | View::Refused(_) => &mut tally.other,
+                } += 1;
             }
         }
-        figures
+        tallies
     }
 
     // --- What is seen --------------------------------------------------------------------------------------------
