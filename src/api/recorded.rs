@@ -4,9 +4,15 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry, jiff::T
 
 use super::Lease;
 
-/// When the API server recorded the last renewal and our last write of status, by its own clock, in whole seconds.
+/// The grant of a lease is written under this name, and nothing else is: so the API server keeps when it accepted that, whoever
+/// writes the lease later.
+pub const GRANT_MANAGER: &str = "lessor-grant";
+
+/// When the API server recorded the grant, the last renewal and our last write of status, by its own clock, in whole seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
+    /// The grant.
+    pub granted: Option<Timestamp>,
     /// The last write by whoever owns `spec.renewTime` or `spec.ttlSeconds`: at or after the last renewal.
     pub renewed: Option<Timestamp>,
     /// The last write of status.
@@ -17,9 +23,13 @@ impl Recorded {
     /// Reads it from `metadata.managedFields`, where the server keeps the time of each writer's last change.
     pub fn read(lease: &Lease) -> Self {
         let entries = || lease.metadata.managed_fields.iter().flatten();
+        let of_status = |entry: &ManagedFieldsEntry| entry.subresource.as_deref() == Some("status");
         Self {
+            granted: latest(entries(), |entry| {
+                of_status(entry) && entry.manager.as_deref() == Some(GRANT_MANAGER)
+            }),
             renewed: Self::of_renewal(entries()),
-            published: latest(entries(), |entry| entry.subresource.as_deref() == Some("status")),
+            published: latest(entries(), of_status),
         }
     }
 
@@ -83,5 +93,27 @@ mod tests {
         assert!(!recorded.renewed_unseen() && !Recorded::default().renewed_unseen());
         value["metadata"]["managedFields"][1]["time"] = json!("2026-01-31T12:00:51Z");
         assert!(Recorded::read(&lease(value)).renewed_unseen());
+    }
+
+    #[test]
+    fn a_grant_is_recorded_under_a_name_of_its_own() {
+        let entry = |manager: &str, time: &str, subresource: Option<&str>| {
+            json!({"manager": manager, "operation": "Update", "time": time, "subresource": subresource,
+                "fieldsV1": {"f:status": {"f:fencingToken": {}}}})
+        };
+        let value = json!({
+            "apiVersion": "lessor.dev/v1alpha1", "kind": "Lease",
+            "metadata": {"namespace": "shop", "name": "cart", "managedFields": [
+                entry("lessor-grant", "2026-01-31T12:00:05Z", Some("status")),
+                entry("lessor", "2026-01-31T12:00:50Z", Some("status")),
+                // A holder that calls itself so.
+                entry("lessor-grant", "2026-01-31T12:00:55Z", None),
+            ]},
+            "spec": {"ttlSeconds": 30},
+        });
+        assert_eq!(
+            Recorded::read(&lease(value)).granted,
+            Some("2026-01-31T12:00:05Z".parse().expect("a time"))
+        );
     }
 }

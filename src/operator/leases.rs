@@ -219,7 +219,7 @@ impl Leases {
             expect(new, self.lessor.renew_with(uid, ttl.into(), now.lease));
         }
         if old.max_lifetime_seconds() != new.max_lifetime_seconds() {
-            expect(new, self.lessor.set_end_by(uid, cap(new, now, settings)));
+            expect(new, self.lessor.set_end_by(uid, cap(new, recorded, now, settings)));
         }
         if old.suspend || new.suspend || entry.standing != Standing::Running {
             stand(&mut self.lessor, entry, now);
@@ -565,8 +565,7 @@ fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: 
         // Perhaps `ttlSeconds` has changed since that was published.
         ttl = ttl.max(granted_ttl(record.ttl_seconds, settings));
     }
-    let granted = record.status.grant.map(|grant| from_millis(grant.time));
-    let mut last = granted.max(recorded.renewed);
+    let mut last = granted_at(record, recorded).max(recorded.renewed);
     if record.follow().is_some() {
         // Whatever kept it alive did so no longer than the last time that anybody wrote how it stands with that; if it does
         // so still, it will be seen.
@@ -596,7 +595,10 @@ fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: 
     expect(record, lessor.restore(record.uid, ttl.into(), remaining, now.lease));
     expect(
         record,
-        lessor.set_end_by(record.uid, cap(record, now, settings).map(|cap| cap.max(now.lease + grace))),
+        lessor.set_end_by(
+            record.uid,
+            cap(record, recorded, now, settings).map(|cap| cap.max(now.lease + grace)),
+        ),
     );
     if record.suspend {
         expect(record, lessor.suspend(record.uid, now.lease));
@@ -604,10 +606,10 @@ fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: 
 }
 
 /// When the lease ends however often it is renewed: later rather than earlier, as far as clocks leave it open.
-fn cap(record: &Record, now: &Now, settings: &Settings) -> Option<LeaseTime> {
+fn cap(record: &Record, recorded: Recorded, now: &Now, settings: &Settings) -> Option<LeaseTime> {
     let lifetime = seconds(record.max_lifetime_seconds()?);
-    let lived = match (record.status.grant, now.server) {
-        (Some(grant), Some(server)) => elapsed(from_millis(grant.time), server),
+    let lived = match (granted_at(record, recorded), now.server) {
+        (Some(granted), Some(server)) => elapsed(granted, server),
         _ => Duration::ZERO,
     };
     Some(now.lease + (lifetime + RESOLUTION + settings.max_clock_skew).saturating_sub(lived))
@@ -617,12 +619,17 @@ fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from).max(SignedDuration::ZERO)).unwrap_or(Duration::ZERO)
 }
 
-/// The time of a grant that was long on its way, to be put in place of the one that was written when it was asked for: after
-/// a restart of all replicas the TTL counts from there.
+/// When a lease was granted: the request names when it was asked for, and may have been long on its way.
+fn granted_at(record: &Record, recorded: Recorded) -> Option<Timestamp> {
+    record.status.grant.map(|grant| from_millis(grant.time)).max(recorded.granted)
+}
+
+/// The time of a grant that was long on its way, to be put in place of the one that was written when it was asked for: people
+/// read that, and so do replicas where nothing is recorded.
 ///
 /// It is the API server's own record that counts, not when this replica saw the grant: its watch may be late too.
 fn granted_by(record: &Record, recorded: Recorded) -> Option<i64> {
-    let (grant, accepted) = (record.status.grant?, recorded.published?);
+    let (grant, accepted) = (record.status.grant?, recorded.granted?);
     (elapsed(from_millis(grant.time), accepted) > RESOLUTION + RESOLUTION).then(|| millis(accepted))
 }
 
@@ -635,7 +642,7 @@ fn published_deadline(record: &Record, now: &Now) -> Option<LeaseTime> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -648,19 +655,27 @@ mod tests {
     /// What remains of a lease at a cold start, in seconds: granted and renewed at these seconds of the server's clock,
     /// seen at second 100, when the replica has run for `mono` seconds and heard the server for `heard`.
     fn remains(granted: i64, renewed: i64, mono: u64, heard: u64) -> u64 {
+        remains_of(json!({"ttlSeconds": TTL}), granted, granted, renewed, mono, heard)
+    }
+
+    /// The same, for a lease whose grant names the second `asked`, and was accepted at `granted`.
+    fn remains_of(spec: Value, asked: i64, granted: i64, renewed: i64, mono: u64, heard: u64) -> u64 {
         let uid = Uuid::from_u128(7);
         let lease = serde_json::from_value(json!({
             "metadata": {
                 "namespace": "shop", "name": "cart", "uid": uid.to_string(), "resourceVersion": "1", "generation": 1,
             },
-            "spec": {"ttlSeconds": TTL},
+            "spec": spec,
             "status": {
-                "observedGeneration": 1, "grantedTTLSeconds": TTL, "grantTime": second(granted).to_string(),
+                "observedGeneration": 1, "grantedTTLSeconds": spec["ttlSeconds"], "grantTime": second(asked).to_string(),
             },
         }));
         let record = Record::read(&lease.expect("a lease")).expect("a record");
-        let recorded =
-            Recorded { renewed: Some(second(renewed)), published: Some(second(granted.max(renewed))) };
+        let recorded = Recorded {
+            granted: Some(second(granted)),
+            renewed: Some(second(renewed)),
+            published: Some(second(granted.max(renewed))),
+        };
         let now = Now {
             mono: Duration::from_secs(mono),
             lease: LeaseTime::from_duration(Duration::from_secs(heard)),
@@ -686,6 +701,14 @@ mod tests {
     #[test]
     fn at_a_cold_start_the_ttl_counts_from_a_grant_that_came_after_everything_the_holder_wrote() {
         assert_eq!(remains(95, 10, 1, 1), TTL - 5 + SLACK);
+    }
+
+    #[test]
+    fn at_a_cold_start_a_grant_that_was_accepted_late_counts_from_then() {
+        let ttl = json!({"ttlSeconds": TTL});
+        assert_eq!(remains_of(ttl, 70, 95, 70, 30, 30), TTL - 5 + SLACK);
+        let capped = json!({"ttlSeconds": 1000, "maxLifetimeSeconds": TTL});
+        assert_eq!(remains_of(capped, 70, 95, 70, 30, 30), TTL - 5 + SLACK);
     }
 
     #[test]

@@ -57,6 +57,8 @@ pub enum Request {
         version: Version,
         /// A merge patch of the status.
         status: Value,
+        /// Whether it is the grant: the server is to keep when it accepted that.
+        grants: bool,
     },
     /// Deletes a lease whose release is complete.
     DeleteLease {
@@ -100,6 +102,12 @@ impl Request {
             Self::Remove { removal: Removal::Delete { .. }, .. } => "delete-object",
             Self::Remove { removal: Removal::Keys { .. } | Removal::Members { .. }, .. } => "remove-keys",
         }
+    }
+
+    /// Whether it is for our own kinds: its answer tells whether holders can renew. Other kinds may be served by some other
+    /// program behind the API server.
+    pub fn is_for_leases(&self) -> bool {
+        !matches!(self, Self::ReadSource { .. } | Self::ReadObject { .. } | Self::Remove { .. })
     }
 
     /// The lease that it is about.

@@ -22,9 +22,12 @@ use super::{
     record::{Place, Version},
     request::{Answer, Refusal, Request},
 };
-use crate::api::{Key, Lease, Lessor, attachment::Propagation, lease::TERM_MESSAGE, lessor::LessorSpec};
+use crate::api::{
+    Key, Lease, Lessor, attachment::Propagation, lease::TERM_MESSAGE, lessor::LessorSpec,
+    recorded::GRANT_MANAGER,
+};
 
-/// Under this name the server records what we write.
+/// Under this name the server records what we write, but for [grants](GRANT_MANAGER).
 pub const FIELD_MANAGER: &str = "lessor";
 
 /// The API server, as seen by one replica.
@@ -56,7 +59,9 @@ impl Server {
     }
 
     async fn exchange(&self, request: Request) -> Result<Answer, Error> {
-        let write = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let write_as =
+            |name: &str| PatchParams { field_manager: Some(name.to_owned()), ..PatchParams::default() };
+        let write = write_as(FIELD_MANAGER);
         let lessors = || Api::<Lessor>::all(self.client.clone());
         let leases = |namespace: &str| Api::<Lease>::namespaced(self.client.clone(), namespace);
         Ok(match request {
@@ -84,11 +89,12 @@ impl Server {
                 let api = leases(&lease.namespace);
                 Answer::Lease(Box::new(api.patch(&lease.name, &write, &Patch::Merge(patch)).await?))
             }
-            Request::WriteStatus { lease, uid, version, status } => {
+            Request::WriteStatus { lease, uid, version, status, grants } => {
                 let patch = json!({
                     "metadata": {"uid": uid.to_string(), "resourceVersion": version.to_string()},
                     "status": status,
                 });
+                let write = if grants { write_as(GRANT_MANAGER) } else { write };
                 let api = leases(&lease.namespace);
                 Answer::Lease(Box::new(api.patch_status(&lease.name, &write, &Patch::Merge(patch)).await?))
             }
@@ -218,13 +224,19 @@ mod tests {
 
     /// What is sent for a request, as JSON.
     async fn sent(request: Request) -> Value {
-        let body = Arc::new(Mutex::new(Value::Null));
-        let taken = Arc::clone(&body);
+        sent_to(request).await.1
+    }
+
+    /// The same, and where to.
+    async fn sent_to(request: Request) -> (String, Value) {
+        let sent = Arc::new(Mutex::new((String::new(), Value::Null)));
+        let taken = Arc::clone(&sent);
         let server = tower::service_fn(move |request: http::Request<Body>| {
             let taken = Arc::clone(&taken);
             async move {
+                let to = request.uri().to_string();
                 let bytes = request.into_body().collect_bytes().await?;
-                *taken.lock() = serde_json::from_slice(&bytes).unwrap_or_default();
+                *taken.lock() = (to, serde_json::from_slice(&bytes).unwrap_or_default());
                 Response::builder()
                     .status(500)
                     .body(Body::from(b"{}".to_vec()))
@@ -233,8 +245,19 @@ mod tests {
         });
         let server = Server::new(Client::new(server, "default"), "default");
         server.send(request, Instant::now() + std::time::Duration::from_secs(5)).await;
-        let body = body.lock();
-        body.clone()
+        let sent = sent.lock();
+        sent.clone()
+    }
+
+    #[tokio::test]
+    async fn a_grant_is_written_under_a_name_that_no_other_write_has() {
+        let lease = Place::new("shop", "cart");
+        for (grants, manager) in [(true, "lessor-grant"), (false, "lessor")] {
+            let lease = lease.clone();
+            let write = Request::WriteStatus { lease, uid: UID, version: 42, status: json!({}), grants };
+            let (to, _) = sent_to(write).await;
+            assert!(to.ends_with(&format!("fieldManager={manager}")), "{to}");
+        }
     }
 
     #[tokio::test]
@@ -244,7 +267,7 @@ mod tests {
         let status = json!({"term": 3});
         let writes = [
             Request::SetFinalizers { lease: lease.clone(), uid: UID, version: 42, finalizers: Vec::new() },
-            Request::WriteStatus { lease, uid: UID, version: 42, status },
+            Request::WriteStatus { lease, uid: UID, version: 42, status, grants: false },
         ];
         for write in writes {
             let metadata = &sent(write.clone()).await["metadata"];

@@ -56,6 +56,8 @@ pub struct WriterLease<K: Ord> {
     arbitrate_at: Duration,
     /// When the last write that others can see was sent.
     last_sign: Duration,
+    /// Since when others are to see that this writer lives.
+    show: Option<Duration>,
     /// The last term that this writer gave up by itself; 0 if none.
     resigned: Term,
     /// Whether that is still to be cleared from the arbitration object.
@@ -87,6 +89,7 @@ impl<K: Ord + Clone> WriterLease<K> {
             failures: 0,
             arbitrate_at: Duration::ZERO,
             last_sign: Duration::ZERO,
+            show: None,
             resigned: 0,
             resigning: false,
         }
@@ -115,6 +118,11 @@ impl<K: Ord + Clone> WriterLease<K> {
             State::Leader { until } => Some(until),
             State::Election | State::Follower { .. } => None,
         }
+    }
+
+    /// When the last write that others can see was sent, as far as is known.
+    pub fn last_sign(&self) -> Duration {
+        self.last_sign
     }
 
     /// The highest term seen anywhere.
@@ -192,6 +200,12 @@ impl<K: Ord + Clone> WriterLease<K> {
     pub fn extend(&mut self, key: &K, now: Duration) {
         self.queue.remove(key);
         self.follow_on(now);
+    }
+
+    /// Others are to see that this writer lives, whether or not its lease has lapsed: a leader proves itself, unless
+    /// another write that is sent from now on is accepted first.
+    pub fn show(&mut self, now: Duration) {
+        self.show.get_or_insert(now);
     }
 
     // --- What others do --------------------------------------------------------------------------
@@ -449,7 +463,7 @@ impl<K: Ord + Clone> WriterLease<K> {
                     .queue
                     .first_due()
                     .map(|(due, _)| due.max(self.last_sign).saturating_add(self.third()));
-                lapsed.into_iter().chain(stuck).min().map(|at| (at, Plan::Prove))
+                lapsed.into_iter().chain(stuck).chain(self.show).min().map(|at| (at, Plan::Prove))
             }
             State::Follower { until } => self.queue.first_due().map(|(due, key)| {
                 let at = until.max(due.saturating_add(self.config.head_start()));
@@ -490,6 +504,7 @@ impl<K: Ord + Clone> WriterLease<K> {
         if let State::Leader { until } = &mut self.state {
             *until = (*until).max(sent_at.saturating_add(self.config.lease_duration));
             self.last_sign = self.last_sign.max(sent_at);
+            self.show = self.show.filter(|since| *since > sent_at);
         }
     }
 

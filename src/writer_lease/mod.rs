@@ -47,13 +47,13 @@
 //! - **Prove.** Write it again under the own name and term. The primary does so before it acts when its lease
 //!   has lapsed, that is after it was idle for longer than a lease duration; and while work is pending of
 //!   which nothing gets accepted, once per third of a lease duration, so that one piece of work that can't be
-//!   done isn't taken for a dead primary.
+//!   done isn't taken for a dead primary; and when the shell wants others to see that it lives.
 //! - **Resign.** Clear it. A primary that stops in order does so last, and the next one takes over at once.
 //!
 //! Every other write only has to carry the term. An accepted one extends the primary's lease, counted from
 //! *before* it was sent; when others see it, their wait starts anew. So a primary that is busy needs no
 //! arbitration, one that is idle costs nothing, and the object is no heartbeat: it is written once per change
-//! of primary, and once when an idle primary goes back to work.
+//! of primary, once when an idle primary goes back to work, and when the shell says so.
 //!
 //! After the death of a primary, work that falls due is done after half a lease duration, or when a whole one
 //! has passed since its last write, whichever is later: one lease duration late at most, plus the requests of

@@ -1,6 +1,7 @@
-//! A place of its own for each test: a namespace, a `Lessor`, and replicas that serve only these, on the shared cluster.
+//! A place of its own for each test: a namespace, a `Lessor`, and replicas that serve only these, on the shared cluster. At
+//! its end the [checker](lessor_checker) reads what happened in it.
 
-use std::{fmt::Display, path::Path, process::Command, time::Duration};
+use std::{fmt::Display, path::Path, process::Command, sync::OnceLock, time::Duration};
 
 use k8s_openapi::{
     api::{
@@ -18,9 +19,10 @@ use lessor::{
     api::{Lease, Lessor, crd, lease::Attached, time},
     operator::run::AGENT,
 };
+use lessor_checker::{Checker, Request};
 use lessor_cluster::{
     Cluster, Process,
-    audit::{Entries, Level, Mark},
+    audit::{Entries, Entry, Level, Mark},
     proxy::Proxy,
 };
 use serde_json::{Value, json};
@@ -45,6 +47,10 @@ pub(crate) struct World {
     pub(crate) client: Client,
     pub(crate) namespace: String,
     pub(crate) lessor: String,
+    /// What replicas were told to grant at most.
+    max_ttl: OnceLock<Duration>,
+    /// Whoever knows more lets the checker know it, too.
+    pub(crate) checks_itself: bool,
 }
 
 /// The cluster that all tests share, with the CRDs installed.
@@ -52,8 +58,8 @@ pub(crate) async fn cluster() -> &'static Cluster {
     static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
     let start = async || {
         let builder = Cluster::builder().controller_manager(true);
-        // So that it shows which keys a patch was to remove.
-        let builder = builder.audit_level("", "configmaps", Level::Request);
+        // So that it shows which keys a patch was to remove, and from what.
+        let builder = builder.audit_level("", "configmaps", Level::RequestResponse);
         // What leases follow, for the checker.
         let builder = builder.audit_level("coordination.k8s.io", "leases", Level::RequestResponse);
         let builder = builder.audit_level("", "pods", Level::RequestResponse);
@@ -82,7 +88,8 @@ impl World {
         let client = cluster.client().expect("a client");
         let object = Namespace { metadata: named(&namespace), ..Namespace::default() };
         Api::all(client.clone()).create(&PostParams::default(), &object).await.expect("a namespace");
-        Self { cluster, client, lessor: namespace.clone(), namespace }
+        let lessor = namespace.clone();
+        Self { cluster, client, lessor, namespace, max_ttl: OnceLock::new(), checks_itself: true }
     }
 
     // --- The operator ------------------------------------------------------------------------------------------
@@ -102,6 +109,10 @@ impl World {
             if !args.contains(&name) {
                 command.args([name, value]);
             }
+        }
+        if let Some([_, max]) = args.array_windows().find(|[name, _]| *name == "--max-ttl") {
+            let max: SignedDuration = max.parse().expect("a duration");
+            self.max_ttl.get_or_init(|| max.unsigned_abs());
         }
         command.args(args).arg("--kubeconfig").arg(kubeconfig);
         command.env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info,lessor=debug".to_owned()));
@@ -303,6 +314,27 @@ impl World {
         entries.filter(|entry| entry.namespace == self.namespace || entry.name == self.lessor)
     }
 
+    /// Fails if a promise was broken.
+    fn check(&self) {
+        let audit = self.cluster.audit().expect("an audit log");
+        let entries = audit.with(&self.namespace).expect("its entries");
+        // The log has the objects of these kinds as a whole. Of all else it doesn't say what was attached.
+        let is_known = |entry: &Entry| match entry.group.as_str() {
+            "" => matches!(entry.resource.as_str(), "configmaps" | "pods"),
+            group => matches!(group, "lessor.dev" | "coordination.k8s.io"),
+        };
+        let requests = entries.into_iter().filter(is_known).map(|mut entry| {
+            // Whoever tests may have the same user.
+            entry.user = if entry.user_agent.starts_with(AGENT) { OPERATOR } else { "others" }.to_owned();
+            entry
+        });
+        let requests: Vec<Request> = requests.filter_map(Request::from_audit).collect();
+        let checker = Checker::new(OPERATOR);
+        let checker = self.max_ttl.get().map_or(checker.clone(), |max| checker.max_ttl(*max));
+        let report = checker.check(&requests);
+        assert!(report.violations.is_empty(), "{}: {report}", self.namespace);
+    }
+
     /// What the operator asked since then, watches and Events aside.
     pub(crate) fn asked(&self, since: Mark) -> Entries {
         by_operator(self.audit(since))
@@ -366,6 +398,18 @@ impl World {
         lives.retain(|life| life.name == name);
         assert_eq!(lives.len(), 1, "{}/{name} has lived once", self.namespace);
         lives.remove(0)
+    }
+}
+
+/// What the checker calls the operator.
+const OPERATOR: &str = "lessor";
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // What has failed already needs no second reason.
+        if self.checks_itself && !std::thread::panicking() {
+            self.check();
+        }
     }
 }
 

@@ -51,12 +51,19 @@ mutant 'a deadline is counted from the time that the holder names' 'unit operato
             expect(new, self.lessor.renew_with(uid, ttl.into(), since));'
 
 mutant 'renewals are forgotten at a cold start' 'unit operator::leases' src/operator/leases.rs \
-  'let mut last = granted.max(recorded.renewed);' \
-  'let mut last = if @ { granted } else { granted.max(recorded.renewed) };'
+  'let mut last = granted_at(record, recorded).max(recorded.renewed);' \
+  'let mut last = granted_at(record, recorded).max(recorded.renewed.filter(|_| !@));'
 
 mutant 'the grant is forgotten at a cold start' 'unit operator::leases' src/operator/leases.rs \
-  'let granted = record.status.grant.map(|grant| from_millis(grant.time));' \
-  'let granted = record.status.grant.map(|grant| from_millis(grant.time)).filter(|_| !@);'
+  '    record.status.grant.map(|grant| from_millis(grant.time)).max(' \
+  '    if @ { return None; }
+    record.status.grant.map(|grant| from_millis(grant.time)).max('
+
+mutant 'a grant counts at a cold start from the time that its sender names' 'unit operator::leases' src/operator/leases.rs \
+  '.max(recorded.granted)' '.max(recorded.granted.filter(|_| !@))'
+
+mutant 'a grant is written under the name of all other writes' 'unit operator::server' src/operator/server.rs \
+  'let write = if grants {' 'let write = if grants && !@ {'
 
 mutant 'nothing is allowed for the clocks of API servers at a cold start' 'unit operator::leases' src/operator/leases.rs \
   'let slack = RESOLUTION + settings.max_clock_skew;' \
@@ -70,13 +77,14 @@ mutant 'the grace of a start passes while the server is not heard' 'unit operato
   'settings.start_grace.saturating_sub(now.lease' 'settings.start_grace.saturating_sub(if @ { now.mono } else { Duration::ZERO }).saturating_sub(now.lease'
 
 mutant 'a follower takes a server that hangs for a primary that is gone' 'unit operator::replica' src/operator/replica/act.rs \
-  'if self.leading.is_some() {
-            return None;
-        }
-        // Not at' 'if self.leading.is_some() || @ {
-            return None;
-        }
-        // Not at'
+  'if self.leading.is_some() || self.settings.dry_run {' 'if self.leading.is_some() || self.settings.dry_run || @ {'
+
+mutant 'a follower asks whether the server is heard only after a deadline' 'unit operator::replica' src/operator/replica/act.rs \
+  'let missed = now.mono + (deadline - LATE).since(now.lease);' \
+  'let missed = now.mono + (if @ { deadline + LATE } else { deadline - LATE }).since(now.lease);'
+
+mutant 'a primary shows itself before a deadline only when its writer lease has lapsed' 'unit operator::replica' src/operator/replica/act.rs \
+  'self.writer.show(now.mono);' 'if !@ { self.writer.show(now.mono); }'
 
 mutant 'a slow answer is no sign of an outage' 'unit lessor::clock' src/lessor/clock.rs \
   'mono.saturating_sub(sent) > self.patience' '!@ && mono.saturating_sub(sent) > self.patience'
@@ -104,3 +112,12 @@ mutant 'the index keeps what was removed' 'unit lessor::' src/lessor/table.rs \
 
 mutant 'an end that failed is not tried again' 'unit lessor::' src/lessor/ends.rs \
   'let again = self.try_again(n, now);' 'if @ { return None; } let again = self.try_again(n, now);'
+
+mutant 'a lease ends without a look at what it follows' 'unit operator::replica' src/operator/step.rs \
+  'Some(following) if following.unread && !held.capped =>' 'Some(following) if !@ && following.unread && !held.capped =>'
+
+mutant 'time runs while what a lease follows cannot be seen' 'unit operator::follow' src/operator/follow/followers.rs \
+  'Self::Unseen(_) => Standing::Held,' 'Self::Unseen(_) if !@ => Standing::Held,'
+
+mutant 'any Pod of the name keeps a lease alive' 'unit operator::follow' src/operator/follow/followers.rs \
+  'match *follower.pin.get_or_insert(pod) == pod {' 'match @ || *follower.pin.get_or_insert(pod) == pod {'

@@ -16,6 +16,7 @@ mod heartbeats;
 #[path = "../e2e/history.rs"]
 mod history;
 mod holder;
+mod late;
 #[path = "../follow/leases.rs"]
 mod leases;
 mod outage;
@@ -69,6 +70,8 @@ fn main() -> ExitCode {
         quiet::replicas_with_different_settings_do_not_fight,
         takeover::a_killed_primary_is_replaced_within_a_lease_duration_and_no_deadline_moves,
         takeover::a_primary_that_stops_in_order_is_replaced_at_once,
+        late::a_grant_that_arrives_when_its_sender_is_dead_counts_from_then,
+        late::what_is_said_of_a_late_grant_is_corrected_and_what_is_recorded_stays,
         takeover::a_primary_that_was_paused_does_nothing_wrong_when_it_wakes_up,
         stubborn::a_lease_that_cannot_end_or_be_released_does_not_change_the_primary,
         stubborn::an_absurd_term_is_reported_and_locks_nobody_out,

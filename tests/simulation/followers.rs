@@ -18,7 +18,7 @@ const NODES: &str = "kube-node-lease";
 const FAITHFUL: [&str; 3] = ["heart-0", "node-0", "pod-0"];
 const PODS: [&str; 2] = ["pod-1", "pod-2"];
 /// How often a heart beats that always does; its followers live three times as long.
-const BEAT: Duration = Duration::from_secs(4);
+const BEAT: Duration = Duration::from_secs(5);
 
 /// What somebody in the world knows when it comes to act.
 pub(crate) struct Moment<'a> {

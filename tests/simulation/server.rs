@@ -1,6 +1,6 @@
 //! An API server in memory: of what the real one does, all that the operator relies on.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{cell::OnceCell, collections::BTreeMap, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use lessor_checker::Request;
@@ -118,11 +118,26 @@ type Key = (Kind, String, String);
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) version: u64,
-    pub(crate) event: &'static str,
+    event: &'static str,
     pub(crate) kind: Kind,
     pub(crate) namespace: String,
     pub(crate) name: String,
-    pub(crate) object: Value,
+    object: Value,
+    /// What a watch of whole objects, or of metadata, shows: made once for all that watch.
+    lines: [OnceCell<Vec<u8>>; 2],
+}
+
+impl Change {
+    pub(crate) fn line(&self, metadata_only: bool) -> Vec<u8> {
+        let line = || line(self.event, &self.object, metadata_only);
+        self.lines[usize::from(metadata_only)].get_or_init(line).clone()
+    }
+}
+
+/// A line of a watch. As the real one does, it says first what it shows.
+pub(crate) fn line(event: &str, object: &Value, metadata_only: bool) -> Vec<u8> {
+    let object = if metadata_only { metadata_of(object).to_string() } else { object.to_string() };
+    format!("{{\"type\":\"{event}\",\"object\":{object}}}\n").into_bytes()
 }
 
 /// A code and a body.
@@ -138,6 +153,8 @@ pub(crate) struct ApiServer {
     /// Every write, for the checker.
     pub(crate) log: Vec<Request>,
     skew: Duration,
+    /// The name that a replica has given to what it writes next.
+    manager: String,
 }
 
 impl ApiServer {
@@ -150,7 +167,14 @@ impl ApiServer {
             compacted: 0,
             log: Vec::new(),
             skew: Duration::ZERO,
+            manager: String::new(),
         }
+    }
+
+    /// What a replica writes next is written under the name in this query of a URL.
+    pub(crate) fn read_manager(&mut self, query: &str) {
+        let name = query.split('&').find_map(|part| part.strip_prefix("fieldManager="));
+        self.manager = name.unwrap_or_default().to_owned();
     }
 
     /// Which of its machines answers next: the one whose clock is right, or the other.
@@ -334,6 +358,7 @@ impl ApiServer {
             namespace: namespace.clone(),
             name: name.clone(),
             object: object.clone(),
+            lines: Default::default(),
         });
     }
 
@@ -342,12 +367,12 @@ impl ApiServer {
         if !matches!(call.target.kind, Kind::Lease | Kind::Heartbeat) {
             return;
         }
-        let manager = if call.user.starts_with("lessor-") { "lessor" } else { &*call.user };
+        let manager = if call.user.starts_with("lessor-") { &self.manager } else { &call.user };
         let part = if call.target.subresource == "status" { "status" } else { "spec" };
         let fields = call.body.as_ref().and_then(|body| body[part].as_object()).into_iter().flatten();
         let mut entries =
             object.pointer("/metadata/managedFields").and_then(Value::as_array).cloned().unwrap_or_default();
-        let is_it = |entry: &Value| entry["manager"] == manager && entry["part"] == part;
+        let is_it = |entry: &Value| entry["manager"] == **manager && entry["part"] == part;
         if !entries.iter().any(is_it) {
             let mut entry = json!({"manager": manager, "operation": "Update", "apiVersion": "lessor.dev/v1alpha1",
                 "fieldsType": "FieldsV1", "part": part, "fieldsV1": {}});

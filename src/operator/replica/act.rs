@@ -26,44 +26,60 @@ impl Replica {
         }
     }
 
-    /// Shortly before a deadline the primary makes sure that it hears the server: an outage that the deadline falls into
-    /// must not be taken for a holder that is gone.
+    /// Shortly before a deadline the primary makes sure that it hears the server, and that followers hear that it lives: an
+    /// outage that the deadline falls into must not be taken for a holder that is gone.
     pub(super) fn approach(&mut self, now: &Now) {
-        if self.leading.is_none() || now.silence <= FRESH / 2 {
+        if self.leading.is_none() {
             return;
         }
         let Some((_, deadline)) = self.leases.first_due(now.lease + FRESH) else { return };
-        if deadline > now.lease && self.approached != Some(deadline) {
-            self.approached = Some(deadline);
-            self.writer.try_work(Work::Approach, now.mono);
+        let ahead = deadline.since(now.lease);
+        if !ahead.is_zero() && self.show_at(now.mono + ahead).is_some_and(|at| at <= now.mono) {
+            self.writer.show(now.mono);
         }
     }
 
+    /// When the primary has to write something, if only that it lives, for the sake of a deadline; `None`: it needn't.
+    ///
+    /// So that where nothing broke, whoever watches has heard something in the second before the deadline.
+    pub(super) fn show_at(&self, deadline: Duration) -> Option<Duration> {
+        let shown = self.writer.last_sign();
+        (shown + FRESH < deadline).then(|| deadline.saturating_sub(FRESH).max(shown + FRESH / 2))
+    }
+
     /// A deaf replica that waits for nothing asks by itself whether the server is heard again: where only watches run,
-    /// nothing else would tell. So does a follower that finds something overdue: a server that hangs must not be taken
-    /// for a primary that is gone, and then for holders that are.
+    /// nothing else would tell. So does a follower that misses the signs of a primary at a deadline: a server that hangs
+    /// must not be taken for a primary that is gone, and then for holders that are.
     pub(super) fn probe(&mut self, now: &Now) {
         if self.probe_due(now).is_some_and(|at| at <= now.mono) {
-            self.probe_at = now.mono + PROBE_INTERVAL;
+            self.probed_at = now.mono;
             self.send(Cause::Probe, Request::ReadLessor, now.mono + self.settings.lease_duration, now);
         }
     }
 
     /// When to ask whether the server is heard, if ever.
     pub(super) fn probe_due(&mut self, now: &Now) -> Option<Duration> {
-        if !self.flights.is_empty() {
+        if self.flights.values().any(|flight| flight.request.is_for_leases()) {
             return None;
         }
+        let again = self.probed_at + PROBE_INTERVAL;
         if now.deaf {
-            return Some(self.probe_at);
+            return Some(again);
         }
-        if self.leading.is_some() {
+        // Where nothing ends, the primary has nothing to show.
+        if self.leading.is_some() || self.settings.dry_run {
             return None;
         }
-        // Not at the deadline itself: that the primary acts takes a moment to be seen.
-        let (_, deadline) = self.leases.first_due(now.lease)?;
-        let missed = (deadline + FRESH / 2).since(now.lease);
-        Some(self.probe_at.max(now.mono + missed.max((FRESH / 2).saturating_sub(now.silence))))
+        let deadline = match self.leases.first_due(now.lease + LATE) {
+            Some((_, deadline)) => deadline,
+            None => self.leases.next_due()?,
+        };
+        // The primary shows itself a second before the deadline, and then by the end.
+        let missed = now.mono + (deadline - LATE).since(now.lease);
+        let heard = now.mono.saturating_sub(now.silence);
+        // Whoever has asked already waits for no primary any more.
+        let silent = if heard > self.probed_at { heard + FRESH + LATE } else { again };
+        Some(missed.max(silent))
     }
 
     pub(super) fn act(&mut self, now: &Now) {
@@ -97,7 +113,6 @@ impl Replica {
 
     pub(super) fn run(&mut self, work: Work, term: Term, until: Duration, now: &Now) {
         let next = match &work {
-            Work::Approach => (now.silence > FRESH / 2).then_some((Cause::Approach, Request::ReadLessor)),
             Work::Lease(uid) => self.next_request(*uid, term, now),
             Work::Object(id) => self.removal(id).map(|removal| {
                 let object = id.clone();
@@ -131,6 +146,7 @@ impl Replica {
             uid,
             version,
             status: status.to_patch(&self.settings.identity, term),
+            grants: matches!(step, Step::Act(Act::Grant(_))),
         };
         let (doing, request) = match &step {
             Step::Act(Act::Read) => (Doing::Read, Request::ReadLease { lease }),

@@ -16,15 +16,10 @@ impl Replica {
         }
         match flight.cause {
             Cause::Probe => {
+                self.probed_at = now.mono;
                 if let Answer::Lessor(lessor) = &answer {
                     self.see_lessor(lessor, now);
                 }
-            }
-            Cause::Approach => {
-                if let Answer::Lessor(lessor) = &answer {
-                    self.see_lessor(lessor, now);
-                }
-                self.writer.done(&Work::Approach, WorkResult::None, false, flight.sent_at, now.mono);
             }
             Cause::Lease(uid, Doing::Confirm(asked)) => {
                 self.confirm_answered(uid, asked, &flight, answer, now)

@@ -20,6 +20,6 @@ impl Replica {
         }
         (&self.leases_seen, &self.sights, &self.kind_report, self.lessor_seen).hash(state);
         (self.next_ticket, self.patient_until, self.leading, self.orphaned).hash(state);
-        (self.approached, self.probe_at, self.read_sources_at, self.stopping).hash(state);
+        (self.probed_at, self.read_sources_at, self.stopping).hash(state);
     }
 }

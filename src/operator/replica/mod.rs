@@ -52,8 +52,6 @@ use crate::{
 /// Work that replicas compete for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Work {
-    /// A deadline is near: make sure that the API server is heard.
-    Approach,
     /// The next step of a lease.
     Lease(Uuid),
     /// The removal of what is due in an object.
@@ -88,7 +86,6 @@ struct Flight {
 
 #[derive(Clone, Debug, Hash)]
 enum Cause {
-    Approach,
     Lease(Uuid, Doing),
     /// The object, its version when the request was decided on, and the leases with which it or its keys go.
     Object(ObjectId, Version, Box<str>),
@@ -135,6 +132,8 @@ enum Timer {
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// The end of a lease is not committed without a sign of life from the API server within this time.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
+/// How much later than due the signs of a primary that lives may reach a follower.
+const LATE: Duration = Duration::from_millis(500);
 
 /// See the [module](self).
 #[derive(Clone)]
@@ -169,9 +168,8 @@ pub struct Replica {
     leading: Option<Term>,
     /// The kind `Lessor` is gone: only what nobody else could finish is finished.
     orphaned: bool,
-    approached: Option<LeaseTime>,
-    /// When this replica may ask again whether the server is heard.
-    probe_at: Duration,
+    /// When this replica last asked whether the server is heard, or was answered that.
+    probed_at: Duration,
     stopping: Option<Duration>,
     out: Output,
 }
@@ -210,8 +208,7 @@ impl Replica {
             patient_until: Duration::ZERO,
             leading: None,
             orphaned: false,
-            approached: None,
-            probe_at: Duration::ZERO,
+            probed_at: Duration::ZERO,
             stopping: None,
             out: Output::default(),
             settings,
@@ -312,6 +309,9 @@ impl Replica {
             self.probe(now);
             self.report_kinds(now);
             self.look_out(now);
+        } else if !self.leases.is_empty() {
+            // The time of those that are known runs, whatever has yet to be seen.
+            self.probe(now);
         }
         std::mem::take(&mut self.out)
     }
@@ -319,7 +319,7 @@ impl Replica {
     /// When [`poll`](Self::poll) has something to do if nothing happens before; `None`: never.
     pub fn wake_at(&mut self, now: &Now) -> Option<Duration> {
         if !self.is_ready() {
-            return None;
+            return if self.leases.is_empty() { None } else { self.probe_due(now) };
         }
         // Whoever stops begins nothing any more: there is only what is under way to wait for.
         if let Some(by) = self.stopping {
@@ -345,8 +345,7 @@ impl Replica {
             // One that is due already waits in the writer lease.
             return (at > now.mono).then_some(at);
         }
-        let approach = at.saturating_sub(FRESH);
-        Some(if approach > now.mono { approach } else { at })
+        Some(self.show_at(at).filter(|show| *show > now.mono).unwrap_or(at))
     }
 }
 

@@ -256,7 +256,6 @@ impl Replica {
 
     pub(super) fn touch(&mut self, work: &Work, now: &Now) {
         match work {
-            Work::Approach => {}
             Work::Lease(uid) => self.touch_lease(*uid, now),
             Work::Object(id) => self.touch_object(id, now),
         }

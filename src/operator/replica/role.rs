@@ -14,7 +14,6 @@ impl Replica {
             Move::Send(request) => self.send(Cause::Arbitration, request, until, now),
             Move::Check(work) => {
                 let request = match &work {
-                    Work::Approach => None,
                     Work::Lease(uid) => self
                         .leases
                         .get(uid)
@@ -92,14 +91,12 @@ impl Replica {
             (Work::Object(id), Answer::Object(meta)) => self.see_object(id, &meta, now),
             (Work::Lease(uid), _) => self.lose_lease(*uid, Version::MAX, now),
             (Work::Object(id), _) => self.lose_object(id, None, now),
-            (Work::Approach, _) => {}
         }
         if let Some(request) = self.also_checked(work, flight, now) {
             self.send(Cause::Check(work.clone()), request, now.mono + self.settings.lease_duration, now);
             return;
         }
         let undone = match work {
-            Work::Approach => false,
             Work::Lease(uid) => matches!(self.step(*uid, now), Some(Step::Act(_))),
             Work::Object(id) => self.removal(id).is_some(),
         };
@@ -114,10 +111,8 @@ impl Replica {
             return;
         }
         let before = std::mem::replace(&mut self.leading, leads);
-        self.approached = None;
         if before.is_some() {
             self.cancel_flights(now);
-            self.writer.remove(&Work::Approach);
             self.leases.demote();
             self.out.deeds.push(Deed::Demoted);
         }
@@ -152,7 +147,6 @@ impl Replica {
                     self.flights.insert(ticket, flight);
                     continue;
                 }
-                Cause::Approach => Work::Approach,
                 Cause::Lease(uid, _) => {
                     if let Some(entry) = self.leases.get_mut(uid) {
                         entry.in_flight = false;

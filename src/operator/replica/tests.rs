@@ -226,6 +226,14 @@ fn nothing_is_asked_before_everything_was_seen_once() {
 }
 
 #[test]
+fn a_server_that_hangs_is_noticed_before_everything_was_seen_once() {
+    let mut play = Play::new();
+    play.see_lease(granted);
+    play.pass(60_000);
+    play.ask(|request| matches!(request, Request::ReadLessor));
+}
+
+#[test]
 fn the_finalizer_is_in_place_before_the_grant() {
     let mut play = Play::primary();
     play.see_lease(|lease| lease["metadata"]["finalizers"] = json!(["other/one"]));
@@ -418,14 +426,63 @@ fn a_follower_acts_only_after_a_fresh_look_at_what_is_overdue() {
 }
 
 #[test]
-fn a_follower_that_finds_something_overdue_asks_whether_the_server_is_heard() {
+fn a_follower_that_misses_the_primary_before_a_deadline_asks_until_it_takes_over() {
     let mut play = Play::follower();
     play.see_lease(granted);
-    // The TTL, what the recorded time leaves open, and a moment for the primary.
-    play.pass(13_400);
+    // The TTL, and what the recorded time leaves open, but for half a second in which a primary would have been seen.
+    play.pass(13_000 - 600);
     assert_eq!(play.asked, []);
     play.pass(200);
-    assert_eq!((play.asked.len(), play.probes().len()), (1, 1), "{:?}", play.asked);
+    let [ticket] = *play.probes() else { panic!("{:?}", play.asked) };
+    // One at a time, and once per second.
+    play.pass(1_000);
+    assert_eq!(play.asked.len(), 1, "{:?}", play.asked);
+    let lessor = play.lessor_at(1, json!({"primary": "other_1", "term": 1}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    play.pass(900);
+    assert_eq!(play.asked, []);
+    play.pass(200);
+    assert_eq!(play.probes().len(), 1, "{:?}", play.asked);
+}
+
+#[test]
+fn a_follower_that_hears_the_primary_before_a_deadline_and_at_it_asks_nothing() {
+    let mut play = Play::follower();
+    play.see_lease(granted);
+    play.pass(13_000 - 800);
+    let proof =
+        play.lessor(json!({"primary": "other_1", "term": 1, "provedTime": "2027-01-15T08:00:12.000000Z"}));
+    play.observe(Observation::Lessor(Seen::There(Box::new(proof))));
+    play.pass(1_200);
+    play.see_lease(ended);
+    play.pass(1_000);
+    assert_eq!(play.asked, []);
+}
+
+#[test]
+fn a_primary_shows_itself_before_a_deadline_though_its_writer_lease_has_not_lapsed() {
+    let mut play = Play::primary();
+    let short = |lease: &mut Value| {
+        granted(lease);
+        lease["spec"]["ttlSeconds"] = json!(3);
+        lease["status"]["grantedTTLSeconds"] = json!(3);
+        lease["status"]["expiryTime"] = json!("2027-01-15T08:00:03.100000Z");
+    };
+    play.see_lease(|lease| lease["spec"]["ttlSeconds"] = json!(3));
+    let ticket = play.ask(|request| matches!(request, Request::WriteStatus { .. }));
+    let lease = play.lease(short);
+    play.answer(ticket, Answer::Lease(lease));
+    play.pass(1_900);
+    assert_eq!(play.asked, []);
+    play.pass(200);
+    let ticket = play.ask(|request| matches!(request, Request::WriteLessor { .. }));
+    let lessor = play.lessor(json!({"primary": ME, "term": 1}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    // Once is enough, for followers and for the end itself.
+    play.pass(850);
+    assert_eq!(play.asked, []);
+    play.pass(100);
+    assert_eq!(play.status_written().map(|(_, status)| status["endTime"].is_string()), Some(true));
 }
 
 #[test]
@@ -444,9 +501,9 @@ fn a_lease_is_held_as_it_was_granted_whatever_this_replica_would_grant() {
         as_granted(lease);
         lease["spec"]["renewTime"] = json!("2027-01-15T08:00:10Z");
     });
-    play.pass(20_000);
+    play.pass(19_400);
     assert_eq!(play.asked, [], "it is not due, so there is no reason to take over");
-    play.pass_as_follower(3_000);
+    play.pass_as_follower(3_600);
     play.ask(|request| matches!(request, Request::ReadLessor));
 }
 
@@ -473,7 +530,7 @@ fn a_grant_that_is_seen_late_is_no_reason_to_take_over() {
     // Granted at 08:00:00 by the API server's clock; this replica's watch is late.
     play.see_lease(|lease| {
         granted(lease);
-        lease["metadata"]["managedFields"] = json!([{"manager": "lessor", "operation": "Update", "subresource": "status",
+        lease["metadata"]["managedFields"] = json!([{"manager": "lessor-grant", "operation": "Update", "subresource": "status",
             "time": "2027-01-15T08:00:00Z", "fieldsV1": {"f:status": {}}}]);
     });
     play.pass(9_000);
@@ -487,7 +544,7 @@ fn a_grant_that_was_accepted_late_gets_its_time_corrected() {
     let ticket = play.ask(|request| matches!(request, Request::WriteStatus { .. }));
     let lease = play.lease(|lease| {
         granted(lease);
-        lease["metadata"]["managedFields"] = json!([{"manager": "lessor", "operation": "Update", "subresource": "status",
+        lease["metadata"]["managedFields"] = json!([{"manager": "lessor-grant", "operation": "Update", "subresource": "status",
             "time": "2027-01-15T08:00:04Z", "fieldsV1": {"f:status": {}}}]);
     });
     play.answer(ticket, Answer::Lease(lease));

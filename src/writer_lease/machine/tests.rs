@@ -853,6 +853,24 @@ fn a_run_that_takes_long_is_covered_by_proofs() {
     assert_eq!(all(&mut lease, at), [Action::Prove { term: 1 }]);
 }
 
+#[test]
+fn a_leader_that_is_to_show_itself_proves_once_though_its_lease_has_not_lapsed() {
+    let mut lease = leader(s(0));
+    lease.show(s(1));
+    assert_eq!(all(&mut lease, s(1)), [Action::Prove { term: 1 }]);
+    lease.show(s(2));
+    lease.proved(1, s(1));
+    assert_eq!((lease.last_sign(), lease.wake_at(s(2))), (s(1), None));
+}
+
+#[test]
+fn a_write_that_is_accepted_shows_a_leader_too() {
+    let mut lease = leader(s(0));
+    lease.show(s(1));
+    lease.wrote(1, s(1));
+    assert_eq!(all(&mut lease, s(1)), []);
+}
+
 // --- Expire --------------------------------------------------------------------------------------
 
 #[test]

@@ -54,8 +54,6 @@ struct Life {
     follows: bool,
     /// When it was granted or renewed last, and which of the two.
     sign: Option<(u32, bool)>,
-    /// When its grant was sent. It may have arrived later.
-    grant_sent: u32,
     ended: Option<u32>,
     released: bool,
 }
@@ -67,8 +65,6 @@ pub struct Sender<'a> {
     pub identity: &'a str,
     /// When it started.
     pub born: u32,
-    /// When it sent this.
-    pub sent: u32,
     /// Whether its watch of ConfigMaps shows what there is.
     pub sees_maps: bool,
 }
@@ -244,7 +240,6 @@ impl History {
         if !status["endTime"].is_string() {
             if life.sign.is_none() && status["grantTime"].is_string() {
                 life.sign = Some((now, false));
-                life.grant_sent = sender.sent.min(now);
             }
             return;
         }
@@ -252,13 +247,7 @@ impl History {
             return;
         }
         life.ended = Some(now);
-        let (name, follows, mut sign) = (life.name, life.follows, life.sign);
-        // A replica that starts anew knows the grant by the time that its sender named.
-        if let Some((at, false)) = sign
-            && sender.born >= at
-        {
-            sign = Some((life.grant_sent, false));
-        }
+        let (name, follows, sign) = (life.name, life.follows, life.sign);
         self.seen.revoked |= reason("Revoked");
         if !reason("Expired") {
             return;
@@ -287,9 +276,9 @@ impl History {
                 last = last.max(to);
             }
         }
-        // Of a silence, the tick before the deadline may not be noticed; and one of which nobody saw more than that tick
-        // isn't noticed at all.
-        let unnoticed = reachable + 1 >= TTL || now > last || last == sign + TTL;
+        // Of a silence, the tick before the deadline may not be noticed. Nor is one of which nobody saw more than that tick,
+        // since nobody asked before: it was over by the deadline, then.
+        let unnoticed = reachable + 1 >= TTL || last <= sign + TTL;
         let enough = reachable >= TTL || silent && unnoticed;
         if !enough {
             let who = sender.identity;

@@ -174,7 +174,7 @@ impl Seat {
             self.clock.withdrawn(ticket, mono);
         }
         for (ticket, request, by) in output.requests {
-            if counts(&request) {
+            if request.is_for_leases() {
                 self.clock.sent(ticket, mono);
             }
             self.asked.insert(
@@ -207,7 +207,7 @@ impl Seat {
     pub fn fail(&mut self, ticket: Ticket, now: u32, in_time: bool) -> Vec<Asked> {
         let Some(asked) = self.asked.remove(&ticket) else { return Vec::new() };
         let mono = self.mono(now);
-        if counts(&asked.request) {
+        if asked.request.is_for_leases() {
             if in_time {
                 self.clock.withdrawn(ticket, mono);
             } else {
@@ -226,7 +226,7 @@ impl Seat {
         let Some(Asked { request, answer: Some(answer), .. }) = self.asked.remove(&ticket) else {
             return Vec::new();
         };
-        let counts = counts(&request);
+        let counts = request.is_for_leases();
         self.hear(now, |seat, mono| {
             seat.date = Some((time(now), mono));
             if counts {
@@ -340,11 +340,6 @@ fn whole<T>(news: News, namespace: &str, failing: impl Fn() -> Failure) -> Seen<
         News::Broken => Seen::Failing(failing()),
         _ => Seen::Resumed,
     }
-}
-
-/// Whether a request is about our own kinds, and so tells whether holders can renew.
-fn counts(request: &Request) -> bool {
-    !matches!(request, Request::ReadObject { .. } | Request::ReadSource { .. } | Request::Remove { .. })
 }
 
 pub(crate) fn hash_request(request: &Request, state: &mut impl Hasher) {

@@ -14,13 +14,15 @@ use serde_json::{Value, json};
 
 use crate::{
     api::{
-        Lease, LeaseSpec, LeaseStatus, Lessor, LessorStatus, RenewFrom, lease::SourceName, lessor::LessorSpec,
+        Lease, LeaseSpec, LeaseStatus, Lessor, LessorStatus, RenewFrom, lease::SourceName,
+        lessor::LessorSpec, recorded::GRANT_MANAGER,
     },
     operator::{
         attached::Removal,
         follow::{Sighting, Sign},
         record::Place,
         request::{Answer, Refusal, Request},
+        server::FIELD_MANAGER,
     },
 };
 
@@ -30,6 +32,8 @@ pub const NAMESPACE: &str = "shop";
 pub const HEART: &str = "heart";
 /// The name of the `Lessor`.
 pub const LESSOR: &str = "default";
+/// Whoever renews.
+const HOLDER: &str = "holder";
 
 /// What the server checks; the real one checks all of it. A model with a rule less shows that the rule is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -202,7 +206,7 @@ impl Server {
                 }
                 self.store_lease(name, lease)
             }
-            Request::WriteStatus { lease, uid, version, status } => {
+            Request::WriteStatus { lease, uid, version, status, grants } => {
                 let (name, mut lease) = match self.lease(lease, &uid.to_string(), Some(*version)) {
                     Ok(found) => found,
                     Err(refused) => return refused.into(),
@@ -218,7 +222,8 @@ impl Server {
                     return Refusal::Invalid("endTime never changes".to_owned()).into();
                 }
                 lease.status = Some(status);
-                note_manager(&mut lease.metadata, "lessor", now);
+                let manager = if *grants { GRANT_MANAGER } else { FIELD_MANAGER };
+                note_manager(&mut lease.metadata, manager, now);
                 self.store_lease(name, lease)
             }
             Request::DeleteLease { lease, uid } => match self.lease(lease, &uid.to_string(), None) {
@@ -330,7 +335,7 @@ impl Server {
         lease.metadata.namespace = Some(NAMESPACE.to_owned());
         lease.metadata.uid = Some(self.next_uid());
         lease.metadata.generation = Some(1);
-        note_manager(&mut lease.metadata, "holder", now);
+        note_manager(&mut lease.metadata, HOLDER, now);
         self.store_lease(name, lease).news
     }
 
@@ -343,7 +348,7 @@ impl Server {
         self.version += 1;
         lease.spec.renew_time = Some(format!("the {}th", self.version));
         lease.metadata.generation = lease.metadata.generation.map(|generation| generation + 1);
-        note_manager(&mut lease.metadata, "holder", now);
+        note_manager(&mut lease.metadata, HOLDER, now);
         self.store_lease(name, lease).news
     }
 
@@ -500,7 +505,7 @@ pub fn version_of(meta: &ObjectMeta) -> u64 {
     meta.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
-/// Records who wrote what when, as `managedFields` do: the operator its status, everybody else the spec.
+/// Records who wrote what when, as `managedFields` do: the operator its status, the holder the spec.
 fn note_manager(meta: &mut ObjectMeta, manager: &str, now: Timestamp) {
     let entries = meta.managed_fields.get_or_insert_default();
     let time = Some(Time(now));
@@ -508,7 +513,7 @@ fn note_manager(meta: &mut ObjectMeta, manager: &str, now: Timestamp) {
         entry.time = time;
         return;
     }
-    let status = manager == "lessor";
+    let status = manager != HOLDER;
     let fields = if status { json!({"f:status": {}}) } else { json!({"f:spec": {"f:renewTime": {}}}) };
     entries.push(ManagedFieldsEntry {
         manager: Some(manager.to_owned()),

@@ -422,8 +422,7 @@ impl World {
             Action::Release(number, what) => self.release(number, what),
             Action::Arrive(which) => {
                 let late = self.late.remove(which);
-                let sender =
-                    Sender { identity: &late.identity, born: late.born, sent: late.sent, sees_maps: false };
+                let sender = Sender { identity: &late.identity, born: late.born, sees_maps: false };
                 self.serve(&late.request, &sender);
             }
             Action::Clear => self.clear(),
@@ -569,11 +568,11 @@ impl World {
     fn arrive(&mut self, number: usize, ticket: Ticket) {
         let Some(seat) = self.seat(number) else { return };
         let Some(asked) = seat.asked.get(&ticket) else { return };
-        let (request, sent) = (Arc::clone(&asked.request), asked.sent);
+        let request = Arc::clone(&asked.request);
         let maps = &seat.watches[Stream::Maps as usize];
         let sees_maps = maps.open && maps.held.is_none() && maps.news.is_empty();
         let identity = Arc::clone(&seat.identity);
-        let sender = Sender { identity: &identity, born: seat.born, sent, sees_maps };
+        let sender = Sender { identity: &identity, born: seat.born, sees_maps };
         let answer = Arc::new(self.serve(&request, &sender));
         if let Some(seat) = self.seat_mut(number) {
             if let Some(asked) = seat.asked.get_mut(&ticket) {

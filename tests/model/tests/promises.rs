@@ -15,7 +15,7 @@ fn number<T: std::str::FromStr>(name: &str, otherwise: T) -> T {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-fn scenarios(rules: Rules) -> [Scenario; 6] {
+fn scenarios(rules: Rules) -> [Scenario; 8] {
     let (faults, edits) = (number("MODEL_FAULTS", 1), number("MODEL_EDITS", 1));
     let scenario = |name, replicas, form, begins, ends| {
         let budget = Budget { faults, edits, ends };
@@ -28,6 +28,14 @@ fn scenarios(rules: Rules) -> [Scenario; 6] {
         scenario("all replicas start anew", 2, Form::Whole, Begin::Restarted(1), 9),
         scenario("everything is new", 2, Form::Whole, Begin::Start, 9),
         scenario("a lease follows a heartbeat", 2, Form::Followed, Begin::Granted(1), 8),
+        scenario(
+            "a lease follows a heartbeat, and all start anew",
+            2,
+            Form::Followed,
+            Begin::Restarted(1),
+            9,
+        ),
+        scenario("one replica, and everything is new", 1, Form::Whole, Begin::Start, 11),
     ]
 }
 
