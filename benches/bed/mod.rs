@@ -8,7 +8,7 @@ use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{
     Api, Client, ResourceExt,
-    api::{ObjectMeta, PostParams},
+    api::{ListParams, ObjectMeta, PostParams},
     runtime::{conditions::is_crd_established, wait::await_condition},
 };
 use lessor::api::{AfterExpiry, Lease, LeaseSpec, crd};
@@ -88,6 +88,13 @@ impl Bed {
         let started = Instant::now();
         let process = self.cluster.spawn(&command, "operator").expect("an operator");
         Replica { process, admin, started }
+    }
+
+    /// How many leases there are. Asks for one of them, and how many there are besides.
+    pub(crate) async fn count_leases(&self) -> usize {
+        let one = self.leases().list_metadata(&ListParams::default().limit(1)).await.expect("leases");
+        let besides = one.metadata.remaining_item_count.unwrap_or_default();
+        one.items.len() + usize::try_from(besides).expect("a count")
     }
 
     /// Makes one lease of this name.
@@ -223,6 +230,25 @@ pub(crate) async fn primary_of(replicas: &[Replica]) -> usize {
             }
         }
         sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Waits until so many leases are granted, and nothing is left to do.
+pub(crate) async fn granted(replicas: &[Replica], leases: usize) {
+    let begun = Instant::now();
+    let mut shown = Duration::ZERO;
+    loop {
+        let primary = primary_of(replicas).await;
+        let granted = replicas[primary].metric("lessor_leases{state=\"Granted\"}").await.unwrap_or_default();
+        let queued = replicas[primary].metric("lessor_work_queued").await.unwrap_or_default();
+        if granted as usize >= leases && queued == 0.0 {
+            return;
+        }
+        if begun.elapsed() > shown + Duration::from_secs(10) {
+            shown = begun.elapsed();
+            println!("    {granted} of {leases} granted");
+        }
+        sleep(Duration::from_millis(500)).await;
     }
 }
 

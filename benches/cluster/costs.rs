@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use lessor_cluster::audit::Mark;
 use serde_json::json;
 use tokio::time::sleep;
 
 use crate::{
-    bed::{AT_ONCE, Bed, Replica, primary_of},
+    bed::{AT_ONCE, Bed, Replica, granted, primary_of},
     holder::renew,
     table::Table,
 };
@@ -31,9 +31,16 @@ pub(crate) async fn measure(bed: &Bed, replicas: &mut Vec<Replica>, table: &mut 
         sleep(SETTLED).await;
         let mark = mark(bed);
         stream::iter(0..LEASES).for_each_concurrent(AT_ONCE, async |n| bed.lease(&name(n), 3600).await).await;
-        granted(bed).await;
+        granted(replicas, LEASES).await;
         let of = format!("{objects} objects each");
-        say(bed, table, &of, "requests per grant", mark, 2.0).await;
+        sleep(SETTLED).await;
+        count(
+            bed,
+            table,
+            (&of, "requests per grant"),
+            mark,
+            Turns { leases: LEASES, grants: LEASES, aim: 2.0 },
+        );
 
         if objects == 0 {
             let mark = self::mark(bed);
@@ -44,7 +51,9 @@ pub(crate) async fn measure(bed: &Bed, replicas: &mut Vec<Replica>, table: &mut 
                     })
                     .await;
             }
-            say(bed, table, &of, "requests per three renewals", mark, 0.0).await;
+            sleep(SETTLED).await;
+            let turns = Turns { leases: LEASES, grants: 0, aim: 0.0 };
+            count(bed, table, (&of, "requests per three renewals"), mark, turns);
         }
 
         let leases = bed.leases();
@@ -59,7 +68,8 @@ pub(crate) async fn measure(bed: &Bed, replicas: &mut Vec<Replica>, table: &mut 
         let mark = self::mark(bed);
         left(bed, LEASES - half).await;
         let expiry = 3.0 + objects as f64;
-        count(bed, table, (&of, "requests per expiry"), mark, half, expiry).await;
+        let turns = Turns { leases: half, grants: 0, aim: expiry };
+        count(bed, table, (&of, "requests per expiry"), mark, turns);
 
         sleep(SETTLED).await;
         let mark = self::mark(bed);
@@ -69,7 +79,8 @@ pub(crate) async fn measure(bed: &Bed, replicas: &mut Vec<Replica>, table: &mut 
             })
             .await;
         left(bed, 0).await;
-        count(bed, table, (&of, "requests per revoke"), mark, LEASES - half, expiry - 1.0).await;
+        let turns = Turns { leases: LEASES - half, grants: 0, aim: expiry - 1.0 };
+        count(bed, table, (&of, "requests per revoke"), mark, turns);
     }
 
     let mark = mark(bed);
@@ -79,66 +90,73 @@ pub(crate) async fn measure(bed: &Bed, replicas: &mut Vec<Replica>, table: &mut 
     sleep(SETTLED).await;
     let asked = asked(bed, mark);
     table.add_count("change of primary", "writes: the release, and the claim", asked.writes, "", 2.0);
-    table.add("change of primary", "requests with reads", asked.all, "");
+    table.add("change of primary", "requests with reads", asked.writes + asked.reads, "");
     replicas.push(bed.replica(&[]).await);
     for replica in replicas.iter() {
         replica.ready().await;
     }
 }
 
-async fn say(bed: &Bed, table: &mut Table, of: &str, what: &str, mark: Mark, aim: f64) {
-    sleep(SETTLED).await;
-    count(bed, table, (of, what), mark, LEASES, aim).await;
+/// So many leases took the same turn.
+struct Turns {
+    leases: usize,
+    /// How many of them were granted meanwhile.
+    grants: usize,
+    /// What each may cost.
+    aim: f64,
 }
 
-/// The proof of an idle primary, and the look whether the API server is heard, are once for all and no part of it.
-async fn count(bed: &Bed, table: &mut Table, (of, what): (&str, &str), mark: Mark, leases: usize, aim: f64) {
+/// What each of these leases cost. What comes once for all of them, or since the API server was silent for a moment, is shown
+/// apart: the proof of an idle primary, the look whether the server is heard, and deadlines that moved and are published anew.
+fn count(bed: &Bed, table: &mut Table, (of, what): (&str, &str), mark: Mark, turns: Turns) {
     let asked = asked(bed, mark);
-    table.add_count(of, what, asked.work / leases as f64, "", aim);
-    if asked.once > 0.0 {
-        table.add(of, format!("{what}, once for all {leases}"), asked.once, "");
+    let anew = (asked.of_living - turns.grants as f64).max(0.0);
+    let each = |requests: f64| requests / turns.leases as f64;
+    table.add_count(of, what, each(asked.writes - asked.lessor - anew), "", turns.aim);
+    for (why, requests) in
+        [("deadlines published anew", anew), ("reads", asked.reads), ("writes of the Lessor", asked.lessor)]
+    {
+        if requests > 0.0 {
+            table.add(of, format!("{what}: besides, for all {}, {why}", turns.leases), requests, "");
+        }
     }
 }
 
+/// What the operator asked for, Events aside.
 struct Asked {
-    /// For leases and objects, but reads of the `Lessor`.
-    work: f64,
-    /// For the `Lessor`.
-    once: f64,
+    reads: f64,
     writes: f64,
-    all: f64,
+    /// Writes of the `Lessor`.
+    lessor: f64,
+    /// Writes of the status of leases that are not over: grants, and deadlines that are published anew.
+    of_living: f64,
 }
 
 fn asked(bed: &Bed, mark: Mark) -> Asked {
     let audit = bed.cluster.audit().expect("an audit log");
     let entries = audit.since(mark).expect("entries").by(&bed.user());
     let entries = entries.filter(|entry| entry.verb != "watch" && entry.group != "events.k8s.io");
-    let once = entries.clone().resource("lessor.dev", "lessors").requests();
-    let (all, writes) = (entries.requests(), entries.writes().requests());
-    Asked { work: (all - once) as f64, once: once as f64, writes: writes as f64, all: all as f64 }
+    let writes = entries.clone().writes();
+    let lessor = writes.clone().resource("lessor.dev", "lessors").requests();
+    let of_living = writes.clone().resource("lessor.dev", "leases").filter(|entry| {
+        let ends = entry.request_object.as_ref().is_some_and(|patch| !patch["status"]["endTime"].is_null());
+        entry.subresource == "status" && !ends
+    });
+    Asked {
+        reads: (entries.requests() - writes.requests()) as f64,
+        writes: writes.requests() as f64,
+        lessor: lessor as f64,
+        of_living: of_living.requests() as f64,
+    }
 }
 
 fn mark(bed: &Bed) -> Mark {
     bed.cluster.audit().expect("an audit log").mark().expect("a mark")
 }
 
-/// Waits until all leases are granted.
-pub(crate) async fn granted(bed: &Bed) {
-    while !bed
-        .leases()
-        .list(&ListParams::default())
-        .await
-        .expect("leases")
-        .iter()
-        .all(|lease| lease.is_granted())
-    {
-        sleep(Duration::from_millis(200)).await;
-    }
-}
-
 /// Waits until no more than so many leases are left.
 pub(crate) async fn left(bed: &Bed, leases: usize) {
-    while bed.leases().list_metadata(&ListParams::default()).await.expect("leases").items.len() > leases {
+    while bed.count_leases().await > leases {
         sleep(Duration::from_millis(200)).await;
     }
 }

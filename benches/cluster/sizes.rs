@@ -7,7 +7,7 @@ use kube::api::DeleteParams;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    bed::{Bed, Replica, memory, primary_of},
+    bed::{Bed, Replica, granted, memory, primary_of},
     table::Table,
     three,
 };
@@ -119,25 +119,6 @@ async fn takeover(bed: &Bed, replicas: &mut Vec<Replica>, of: &str, table: &mut 
         most.as_secs_f64(),
     );
     table.add(of, "takeover: late, for a lease that is due later", late[1], "s");
-}
-
-/// Waits until all are granted, and their objects counted.
-async fn granted(replicas: &[Replica], leases: usize) {
-    let begun = Instant::now();
-    let mut shown = Duration::ZERO;
-    loop {
-        let primary = primary_of(replicas).await;
-        let granted = replicas[primary].metric("lessor_leases{state=\"Granted\"}").await.unwrap_or_default();
-        let queued = replicas[primary].metric("lessor_work_queued").await.unwrap_or_default();
-        if granted as usize >= leases && queued == 0.0 {
-            return;
-        }
-        if begun.elapsed() > shown + Duration::from_secs(10) {
-            shown = begun.elapsed();
-            println!("    {granted} of {leases} granted");
-        }
-        sleep(Duration::from_millis(200)).await;
-    }
 }
 
 async fn granted_one(bed: &Bed, name: &str) {

@@ -4,7 +4,7 @@
 //! decided at the moment that something is to be removed.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     hash::{Hash, Hasher},
     ops::Bound,
@@ -22,6 +22,7 @@ use super::{
     names::Names,
     record::{Place, Unreadable, Version, uid_of, version_of},
     seldom::Seldom,
+    shown::Shown,
 };
 use crate::api::{
     Attachments, Key, KeyForm, LeaseName,
@@ -72,12 +73,19 @@ impl fmt::Display for Kind {
 }
 
 /// An object: its kind, namespace and name.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ObjectId {
     /// Its kind.
     pub kind: Arc<Kind>,
     /// Where it lives.
     pub place: Place,
+}
+
+/// All of a kind would be much to feed, and names say nearly as much.
+impl Hash for ObjectId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.place, &self.kind.resource.plural).hash(state);
+    }
 }
 
 impl Ord for ObjectId {
@@ -325,7 +333,7 @@ impl AttachedObjects {
 
     /// Takes in a whole listing of `kind` in a namespace (`None`: in all of them): what it didn't show is gone. Answers
     /// with the leases touched.
-    pub fn retain(&mut self, kind: &Kind, namespace: Option<&str>, shown: &HashSet<Place>) -> Vec<Place> {
+    pub fn retain(&mut self, kind: &Kind, namespace: Option<&str>, shown: &Shown) -> Vec<Place> {
         let mut gone: Vec<ObjectId> = self
             .objects
             .keys()
@@ -479,6 +487,11 @@ impl Object {
             stale: false,
             more,
         })
+    }
+
+    /// The leases that it is attached to, `id` being what it is called itself; each as often as it is named.
+    pub fn leases(&self, id: &ObjectId) -> impl Iterator<Item = Place> {
+        self.whole.iter().chain(self.keys().values()).map(|name| lease_at(id, name))
     }
 
     fn more(&self) -> &More {

@@ -1,7 +1,7 @@
 //! The leases that a replica knows, and their time: the index between the objects of the API and the lessor in memory.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     hash::{Hash, Hasher},
     time::Duration,
 };
@@ -17,6 +17,7 @@ use super::{
     record::{Place, Record, from_millis, millis},
     seldom::Seldom,
     settings::Settings,
+    shown::Shown,
     step::{Held, granted_ttl, seconds, whole_seconds},
 };
 use crate::{
@@ -366,7 +367,7 @@ impl Leases {
     }
 
     /// The leases in a namespace (`None`: in all) that a whole listing of it didn't show.
-    pub fn missing(&self, namespace: Option<&str>, shown: &HashSet<Place>) -> Vec<Uuid> {
+    pub fn missing(&self, namespace: Option<&str>, shown: &Shown) -> Vec<Uuid> {
         let is_missing = |entry: &Entry| {
             let place = &entry.record.place;
             namespace.is_none_or(|namespace| *place.namespace == *namespace) && !shown.contains(place)

@@ -429,9 +429,8 @@ mod process {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
+    use crate::operator::shown::Shown;
 
     fn text(metrics: &Metrics) -> String {
         metrics.text(&Figures::default()).expect("text")
@@ -468,7 +467,7 @@ mod tests {
         see(Seen::Failing(Failure::Forbidden("no".to_owned())));
         shown("forbidden", 1);
         shown("seeing", 0);
-        see(Seen::All(HashSet::new()));
+        see(Seen::All(Shown::default()));
         shown("seeing", 1);
         see(Seen::Failing(Failure::Other("reset".to_owned())));
         shown("failing", 1);

@@ -28,6 +28,7 @@ pub mod run;
 pub mod seldom;
 pub mod server;
 pub mod settings;
+pub mod shown;
 pub mod sight;
 pub mod step;
 pub mod timers;

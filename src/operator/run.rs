@@ -213,6 +213,8 @@ impl Shell {
                     self.aborts.remove(&ticket);
                     self.replica.answer(ticket, answer, &self.hearing.now());
                 }
+                // Before what watches show: as long as they list very much, that doesn't end.
+                Some(question) = questions.recv() => question(&mut self.replica),
                 _ = observations.recv_many(&mut batch, BATCH) => {
                     self.metrics.waiting(observations.len());
                     let now = self.hearing.now();
@@ -231,7 +233,6 @@ impl Shell {
                     Err(error) => return Err(Error::Task(error)),
                     Ok(()) => return Err(Error::Ended),
                 },
-                Some(question) = questions.recv() => question(&mut self.replica),
                 () = self.hearing.heard_again() => self.replica.heard_again(&self.hearing.now()),
                 () = wake => {}
             }

@@ -1,21 +1,21 @@
 //! Timers by key: each key has one at most.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     hash::{Hash, Hasher},
     time::Duration,
 };
 
-/// Timers on the replica's clock.
+/// Timers on the replica's clock. Trees, which take no more than what is in them, however many there once were.
 #[derive(Clone, Debug)]
 pub struct Timers<K> {
     by_time: BTreeSet<(Duration, K)>,
-    times: HashMap<K, Duration>,
+    times: BTreeMap<K, Duration>,
 }
 
 impl<K> Default for Timers<K> {
     fn default() -> Self {
-        Self { by_time: BTreeSet::new(), times: HashMap::new() }
+        Self { by_time: BTreeSet::new(), times: BTreeMap::new() }
     }
 }
 
@@ -25,7 +25,7 @@ impl<K: Hash> Hash for Timers<K> {
     }
 }
 
-impl<K: Clone + Eq + Hash + Ord> Timers<K> {
+impl<K: Clone + Ord> Timers<K> {
     /// Sets the timer of `key`, in place of the one that it has.
     pub fn set(&mut self, key: K, at: Duration) {
         self.clear(&key);

@@ -3,7 +3,7 @@
 //! Why not kube's own watcher: it says nothing when a watch that had failed is open again, and where nobody changes
 //! anything that is the only sign of it.
 
-use std::{collections::HashSet, fmt, pin::pin, time::Duration};
+use std::{fmt, pin::pin, time::Duration};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::{Stream, StreamExt, future::BoxFuture, stream::BoxStream};
@@ -13,7 +13,7 @@ use kube::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{names::Names, record::Place};
+use super::shown::Shown;
 
 /// The server ends a watch after so many seconds, and it is opened anew: the time after which a right that was taken away
 /// is noticed at the latest.
@@ -37,7 +37,7 @@ pub enum Seen<T> {
     /// The object is gone; this is how it looked last.
     Gone(Box<T>),
     /// All objects have been shown since the watch began, or began anew: these. Others aren't there any more.
-    All(HashSet<Place>),
+    All(Shown),
     /// The watch had broken, and goes on where it was.
     Resumed,
     /// The watch fails, and is being tried again.
@@ -186,7 +186,7 @@ impl<K: Resource, T> Watch<K, T> {
         events: &mut (impl Stream<Item = kube::Result<WatchEvent<K>>> + Unpin),
         send: &impl Fn(Seen<T>) -> F,
     ) -> Result<String, End> {
-        let (mut shown, mut namespaces) = (HashSet::new(), Names::default());
+        let mut shown = Shown::default();
         loop {
             let event = match timeout(LISTING, events.next()).await {
                 Ok(Some(Ok(event))) => event,
@@ -212,16 +212,18 @@ impl<K: Resource, T> Watch<K, T> {
                 }
                 // Of what doesn't count nothing is kept, not even for the time of the list.
                 WatchEvent::Added(object) | WatchEvent::Modified(object) if !(self.counts)(&object) => {
-                    shown.remove(&place(&object));
+                    let (namespace, name) = place(&object);
+                    shown.remove(namespace, name);
                     continue;
                 }
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    let Place { namespace, name } = place(&object);
-                    shown.insert(Place { namespace: namespaces.one(&namespace), name });
+                    let (namespace, name) = place(&object);
+                    shown.insert(namespace, name);
                     (self.read)(object).map(|object| Seen::There(Box::new(object)))
                 }
                 WatchEvent::Deleted(object) => {
-                    shown.remove(&place(&object));
+                    let (namespace, name) = place(&object);
+                    shown.remove(namespace, name);
                     (self.read)(object).map(|object| Seen::Gone(Box::new(object)))
                 }
             };
@@ -293,9 +295,9 @@ fn is_expired(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 410)
 }
 
-fn place<K: Resource>(object: &K) -> Place {
+fn place<K: Resource>(object: &K) -> (&str, &str) {
     let meta = object.meta();
-    Place::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+    (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
 }
 
 /// How long to wait before what failed is tried again: soon where the server is away, since lease time stands still

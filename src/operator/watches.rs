@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use kube::{Api, Client, Resource, api::DynamicObject, core::PartialObjectMeta};
+use kube::{Api, Client, Resource, api::DynamicObject};
 use serde::de::DeserializeOwned;
 use tokio::{sync::mpsc, task::JoinSet};
 
@@ -12,7 +12,7 @@ pub use super::watch::{Failure, Seen, failure_of};
 use super::{
     attached::{Kind, is_attached},
     follow::{Heartbeat, Lookout, PodLife, Sighting, SourceKind},
-    guard::Guarded,
+    guard::{Guarded, Watched},
     kinds::{Attachable, KindName, discover},
     run::Error,
     settings::Settings,
@@ -70,7 +70,7 @@ async fn keep<K>(
     sender: mpsc::Sender<Observation>,
     observation: impl Fn(Seen<K>) -> Observation + Send + Sync + 'static,
 ) where
-    K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
+    K: Watched + Clone + fmt::Debug + Send + 'static,
 {
     let open = move |params, version: String| {
         let api = api.clone();
@@ -80,14 +80,14 @@ async fn keep<K>(
     watch.keep(|seen| sender.send(observation(seen)).map(|sent| sent.is_ok())).await;
 }
 
-/// A lease or lessor, unless it can't be read: one bad object must not stop the watch of all.
+/// An object, unless it can't be read.
 fn readable<K>(object: Guarded<K>) -> Option<K> {
     match object.0 {
         Ok(object) => Some(object),
-        Err(invalid) => {
-            let name = invalid.metadata.name.as_deref().unwrap_or_default();
-            let namespace = invalid.metadata.namespace.as_deref().unwrap_or_default();
-            tracing::warn!(lease = %format!("{namespace}/{name}"), error = %invalid.error, "unreadable object");
+        Err(unreadable) => {
+            let name = unreadable.metadata.name.as_deref().unwrap_or_default();
+            let namespace = unreadable.metadata.namespace.as_deref().unwrap_or_default();
+            tracing::warn!(object = %format!("{namespace}/{name}"), error = %unreadable.error, "unreadable object");
             None
         }
     }
@@ -165,19 +165,18 @@ async fn watch_kind(
 
 /// Watches the metadata of objects of one kind. Ends when the kind isn't there.
 async fn watch_objects(client: &Client, kind: Arc<Kind>, scope: Scope, sender: mpsc::Sender<Observation>) {
-    let api: Api<DynamicObject> = match &scope {
-        None => Api::all_with(client.clone(), &kind.resource),
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &kind.resource),
-    };
+    let client = client.clone();
+    let request = kube::core::Request::new(DynamicObject::url_path(&kind.resource, scope.as_deref()));
     let open = move |params, version: String| {
-        let api = api.clone();
-        async move { Ok(api.watch_metadata(&params, &version).await?.boxed()) }.boxed()
+        let client = client.clone();
+        let request = request.watch_metadata(&params, &version).map_err(kube::Error::BuildRequest);
+        async move { Ok(client.request_events(request?).await?.boxed()) }.boxed()
     };
     let watch = Watch {
         open: Box::new(open),
         fields: None,
-        read: |object: PartialObjectMeta<DynamicObject>| Some(object.metadata),
-        counts: |object| object.metadata.annotations.as_ref().is_some_and(is_attached),
+        read: |object| readable(object).map(|object: DynamicObject| object.metadata),
+        counts: |object| object.meta().annotations.as_ref().is_some_and(is_attached),
         of_our_own: false,
     };
     watch

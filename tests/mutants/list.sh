@@ -25,15 +25,15 @@ mutant 'nothing is read again after a conflict' 'unit operator::replica' src/ope
   'entry.stale = true;' 'entry.stale = !@;'
 
 mutant 'an ended lease does not linger' 'unit operator::replica' src/operator/leases.rs \
-  'entry.linger_until = now.mono + settings.linger;' \
-  'entry.linger_until = now.mono + if @ { Duration::ZERO } else { settings.linger };'
+  'more.linger_until = Some(now.mono + settings.linger)' \
+  'more.linger_until = Some(now.mono + if @ { Duration::ZERO } else { settings.linger })'
 
 mutant 'a lease is released while something is attached' 'unit operator::replica' src/operator/step.rs \
   'if self.attached != Attached::default() {' 'if !@ && self.attached != Attached::default() {'
 
 mutant 'a kind that cannot be seen holds up no release' 'unit operator::replica' src/operator/replica/next.rs \
-  'linger_until: entry.linger_until.max(self.sights.blind_until(&place.namespace, now)),' \
-  'linger_until: if @ { entry.linger_until } else { entry.linger_until.max(self.sights.blind_until(&place.namespace, now)) },'
+  'linger_until: entry.linger_until().max(self.sights.blind_until(&place.namespace, now)),' \
+  'linger_until: if @ { entry.linger_until() } else { entry.linger_until().max(self.sights.blind_until(&place.namespace, now)) },'
 
 mutant 'what is attached once the release was sent goes too' 'unit operator::replica' src/operator/replica/next.rs \
   ' && !entry.releasing' ' && (@ || !entry.releasing)'

@@ -18,7 +18,10 @@ use super::{
 use crate::{
     api::lease::following,
     lessor::LeaseTime,
-    operator::record::{Place, Version},
+    operator::{
+        record::{Place, Version},
+        shown::Shown,
+    },
 };
 
 /// So many leases may follow one another, each the next. A beat at one end of a chain renews them all.
@@ -656,7 +659,7 @@ impl Follows {
     }
 
     /// A lookout has shown everything that is there: these places. Answers the sources that it says are absent.
-    pub fn synced(&mut self, lookout: &Lookout, there: &HashSet<Place>) -> Vec<Source> {
+    pub fn synced(&mut self, lookout: &Lookout, there: &Shown) -> Vec<Source> {
         if self.watched.contains(lookout) {
             self.synced.insert(lookout.clone());
         }

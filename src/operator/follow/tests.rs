@@ -1,6 +1,6 @@
 //! Sources and followers, without a replica around them.
 
-use std::{collections::HashSet, time::Duration};
+use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use uuid::Uuid;
@@ -9,7 +9,10 @@ use super::*;
 use crate::{
     api::{RenewFrom, lease::following},
     lessor::LeaseTime,
-    operator::record::{Place, Version},
+    operator::{
+        record::{Place, Version},
+        shown::Shown,
+    },
 };
 
 const SLACK: Duration = Duration::from_secs(3);
@@ -327,7 +330,7 @@ fn a_source_that_its_lookout_has_shown_before_is_read() {
         link(&mut follows, n, &format!("a{n}"), serde_json::json!({"pod": {"name": format!("p{n}")}}));
     }
     let lookout = follows.replan().unwrap().first().unwrap().clone();
-    let there: HashSet<Place> = (0..9).map(|n| Place::new("shop", format!("p{n}"))).collect();
+    let there: Shown = (0..9).map(|n| Place::new("shop", format!("p{n}"))).collect();
     for n in 0..9_u128 {
         let source = Source { kind: SourceKind::Pod, place: Place::new("shop", format!("p{n}")) };
         see(&mut follows, &source, pod(1, n, false));
@@ -338,5 +341,5 @@ fn a_source_that_its_lookout_has_shown_before_is_read() {
     assert_eq!(follows.replan(), None);
     assert_eq!(follows.take_unread(), [late]);
     // What a lookout doesn't show isn't there.
-    assert_eq!(follows.synced(&lookout, &HashSet::new()).len(), 10);
+    assert_eq!(follows.synced(&lookout, &Shown::default()).len(), 10);
 }

@@ -123,9 +123,10 @@ enum Doing {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Timer {
     Lease(Uuid),
-    Object(ObjectId),
+    // Boxed, since most are of leases.
+    Object(Box<ObjectId>),
     /// Something is attached to a name that no lease has.
-    Pending(Place),
+    Pending(Box<Place>),
 }
 
 /// How often a replica asks whether the server is heard, where nothing else tells.
@@ -290,11 +291,7 @@ impl Replica {
     /// Every attached object, and whether a lease that it is attached to isn't there.
     pub fn attached(&self) -> impl Iterator<Item = (&super::attached::Object, bool)> {
         self.objects.iter().map(|(id, object)| {
-            let pending = self
-                .objects
-                .leases_of(id)
-                .iter()
-                .any(|place| self.leases.at(place).is_none_or(|(_, entry)| is_released(entry)));
+            let pending = object.leases(id).any(|place| self.is_nowhere(&place));
             (object, pending)
         })
     }

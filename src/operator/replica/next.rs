@@ -7,7 +7,7 @@ impl Replica {
     pub(super) fn touch_place(&mut self, place: &Place, now: &Now) {
         match self.leases.at(place) {
             Some((uid, entry)) if !is_released(entry) => {
-                self.timers.clear(&Timer::Pending(place.clone()));
+                self.timers.clear(&Timer::Pending(Box::new(place.clone())));
                 self.measure_emptied(uid, place, now);
                 self.pending_said.remove(place);
                 self.touch_lease(uid, now);
@@ -15,11 +15,13 @@ impl Replica {
             // As long as not all leases have been shown, nobody knows which isn't there.
             _ if !self.all_leases_seen() => {}
             _ if self.objects.of(place).next().is_some() => {
-                self.timers
-                    .set_if_absent(Timer::Pending(place.clone()), now.mono + self.settings.pending_warning);
+                self.timers.set_if_absent(
+                    Timer::Pending(Box::new(place.clone())),
+                    now.mono + self.settings.pending_warning,
+                );
             }
             _ => {
-                self.timers.clear(&Timer::Pending(place.clone()));
+                self.timers.clear(&Timer::Pending(Box::new(place.clone())));
                 self.pending_said.remove(place);
             }
         }
@@ -173,7 +175,7 @@ impl Replica {
         if self.writer.is_running(&work) {
             return;
         }
-        let timer = Timer::Object(id.clone());
+        let timer = Timer::Object(Box::new(id.clone()));
         self.timers.clear(&timer);
         let removal = self.removal(id).filter(|_| self.leading.is_some() || !self.is_hindered(id));
         let hindrance = self.objects.get(id).and_then(Object::hindrance);

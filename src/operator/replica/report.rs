@@ -75,7 +75,7 @@ impl Replica {
         })
     }
 
-    fn is_nowhere(&self, place: &Place) -> bool {
+    pub(super) fn is_nowhere(&self, place: &Place) -> bool {
         self.leases.at(place).is_none_or(|(_, entry)| is_released(entry))
     }
 

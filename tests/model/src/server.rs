@@ -1,7 +1,7 @@
 //! The API server: of what the real one does, all that a replica relies on.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
@@ -23,6 +23,7 @@ use crate::{
         record::Place,
         request::{Answer, Refusal, Request},
         server::FIELD_MANAGER,
+        shown::Shown,
     },
 };
 
@@ -491,7 +492,7 @@ impl Server {
 }
 
 /// The names of what was listed, as places.
-pub fn places(names: &[&'static str], namespace: &str) -> HashSet<Place> {
+pub fn places(names: &[&'static str], namespace: &str) -> Shown {
     names.iter().map(|name| Place::new(namespace, *name)).collect()
 }
 

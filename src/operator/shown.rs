@@ -1,0 +1,74 @@
+//! Which objects a watch has shown since it began.
+
+use std::{
+    collections::HashSet,
+    hash::{BuildHasher, RandomState},
+};
+
+use super::record::Place;
+
+/// The places of objects, of which there may be very many: of each only a fingerprint is kept, of 128 bits, and with keys that
+/// nobody knows. That two of a million places have the same is less likely than that memory fails.
+#[derive(Clone, Debug, Default)]
+pub struct Shown {
+    prints: HashSet<u128>,
+    keys: [RandomState; 2],
+}
+
+impl Shown {
+    /// Adds the object of this name.
+    pub fn insert(&mut self, namespace: &str, name: &str) {
+        self.prints.insert(self.print(namespace, name));
+    }
+
+    /// Takes the object of this name out.
+    pub fn remove(&mut self, namespace: &str, name: &str) {
+        self.prints.remove(&self.print(namespace, name));
+    }
+
+    /// Whether the object at this place was shown.
+    pub fn contains(&self, place: &Place) -> bool {
+        self.prints.contains(&self.print(&place.namespace, &place.name))
+    }
+
+    /// Whether nothing was shown.
+    pub fn is_empty(&self) -> bool {
+        self.prints.is_empty()
+    }
+
+    fn print(&self, namespace: &str, name: &str) -> u128 {
+        let [high, low] = [0, 1].map(|key: usize| u128::from(self.keys[key].hash_one((namespace, name))));
+        high << 64 | low
+    }
+}
+
+impl FromIterator<Place> for Shown {
+    fn from_iter<I: IntoIterator<Item = Place>>(places: I) -> Self {
+        let mut shown = Self::default();
+        places.into_iter().for_each(|place| shown.insert(&place.namespace, &place.name));
+        shown
+    }
+}
+
+impl<const N: usize> From<[Place; N]> for Shown {
+    fn from(places: [Place; N]) -> Self {
+        places.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_shown_is_told_from_what_was_not() {
+        let mut shown = Shown::default();
+        assert!(shown.is_empty());
+        shown.insert("shop", "cart");
+        shown.insert("shop", "till");
+        shown.remove("shop", "till");
+        let has = |namespace: &str, name: &str| shown.contains(&Place::new(namespace, name));
+        assert!(has("shop", "cart"));
+        assert!(!has("shop", "till") && !has("shopc", "art") && !has("bank", "cart"));
+    }
+}
