@@ -221,8 +221,8 @@ impl Follower {
     }
 
     fn relies_on(&self, source: &str) -> bool {
-        let sources = self.keeps.iter().filter_map(Value::as_object).flat_map(|from| from.values());
-        sources.into_iter().any(|named| named["name"] == source)
+        let mut sources = self.keeps.iter().filter_map(Value::as_object).flat_map(|from| from.values());
+        sources.any(|named| named["name"] == source)
     }
 
     /// Whether this is what must be there in the end.
