@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{follow::SourceKind, hearing::Now, published::State, replica::Replica};
+use super::{follow::Tally, hearing::Now, published::State, replica::Replica};
 
 /// The figures of one replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,8 +17,8 @@ pub struct Figures {
     pub leases: Vec<(Option<State>, usize)>,
     /// Ended leases whose release is hindered.
     pub hindered: usize,
-    /// Of each kind of source: how many are followed, by how many leases, and how many of these are kept alive.
-    pub followed: Vec<(SourceKind, usize, usize, usize)>,
+    /// What leases follow, of each kind of source.
+    pub followed: Vec<Tally>,
     /// For how long the first lease that is due has been due; zero: none is.
     pub overdue: Duration,
     /// Objects that are attached as a whole.

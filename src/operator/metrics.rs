@@ -328,7 +328,7 @@ impl Gauges {
         to.register("followed_sources", "What leases follow, by kind of source", self.sources.clone());
         to.register(
             "followers",
-            "Leases that follow something, by kind of source and by whether that keeps them alive",
+            "Leases that follow something, by kind of source and by whether that keeps them alive, or can't be seen",
             self.followers.clone(),
         );
         to.register_with_unit(
@@ -377,11 +377,12 @@ impl Gauges {
             self.leases.get_or_create(&[("state", state)]).set(whole(*count));
         }
         self.hindered.set(whole(figures.hindered));
-        for (kind, sources, followers, alive) in figures.followed.iter().copied() {
-            let source = ("source", kind.label());
-            self.sources.get_or_create(&[source]).set(whole(sources));
-            self.followers.get_or_create(&[source, ("alive", "true")]).set(whole(alive));
-            self.followers.get_or_create(&[source, ("alive", "false")]).set(whole(followers - alive));
+        for tally in &figures.followed {
+            let source = ("source", tally.kind.label());
+            self.sources.get_or_create(&[source]).set(whole(tally.sources));
+            for (alive, count) in [("true", tally.alive), ("false", tally.other), ("unseen", tally.unseen)] {
+                self.followers.get_or_create(&[source, ("alive", alive)]).set(whole(count));
+            }
         }
         self.overdue.set(figures.overdue.as_secs_f64());
         self.attachments.get_or_create(&[("what", "object")]).set(whole(figures.objects));

@@ -9,7 +9,6 @@ use super::{
     seldom::Seldom,
 };
 use crate::api::{
-    Follows,
     lease::{Attached, LeaseStatus, condition, following, reason},
     time,
 };
@@ -239,10 +238,10 @@ impl Published {
             "endTime": self.end.map(micro),
             "remainingSeconds": self.remaining_seconds(),
             "attached": self.attached,
-            "follows": self.follows().map(|followed| Follows {
-                source: followed.source.to_string(),
-                uid: followed.uid.map(|uid| uid.to_string()),
-            }),
+            // Of the Pod that was followed before, the uid must go.
+            "follows": self.follows().map(|followed| json!({
+                "source": followed.source, "uid": followed.uid.map(|uid| uid.to_string()),
+            })),
             "primary": primary,
             "term": term,
         })
@@ -419,6 +418,9 @@ mod tests {
         let patch = published.to_patch("me", 3);
         assert_eq!(patch.get("expiryTime"), Some(&Value::Null));
         assert_eq!(patch.get("endTime"), Some(&Value::Null));
+        published.set_follows("pod/web-0".to_owned(), Some(Uuid::nil()), None, 1_000);
+        published.set_follows("pod/web-1".to_owned(), None, None, 1_000);
+        assert_eq!(published.to_patch("me", 3)["follows"], json!({"source": "pod/web-1", "uid": null}));
     }
 
     #[test]

@@ -217,6 +217,7 @@ pub(crate) async fn the_dashboard_and_the_alerts_ask_only_for_metrics_that_there
     use lessor::operator::{
         deed::Deed,
         figures::Figures,
+        follow::Follows,
         metrics::Metrics,
         request::Answer,
         watches::{Observation, Seen},
@@ -225,7 +226,8 @@ pub(crate) async fn the_dashboard_and_the_alerts_ask_only_for_metrics_that_there
     shown.count(Deed::Hindered("Immutable"));
     shown.request("write-status", &Answer::Deleted, std::time::Duration::ZERO);
     shown.observe(&Observation::Lessor(Seen::All(Default::default())));
-    let figures = Figures { leases: vec![(None, 1)], ..Figures::default() };
+    let followed = Follows::new([], true).figures().to_vec();
+    let figures = Figures { leases: vec![(None, 1)], followed, ..Figures::default() };
     let shown = shown.text(&figures).expect("text");
     let families: BTreeSet<&str> =
         shown.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();

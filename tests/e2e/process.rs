@@ -7,10 +7,10 @@ use lessor_cluster::Cluster;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::world::{MOMENT, World, install_crds, until};
+use crate::world::{MOMENT, World, builder, install_crds, until};
 
 pub(crate) async fn it_waits_for_crds_that_are_missing_and_says_so() {
-    let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start().await.expect("a cluster")));
+    let cluster: &'static Cluster = Box::leak(Box::new(builder().start().await.expect("a cluster")));
     let world = World::on(cluster, "no-crds").await;
     let operator = world.operator(&[]);
     until("it says what is missing", async || {

@@ -1,7 +1,16 @@
 //! A place of its own for each test: a namespace, a `Lessor`, and replicas that serve only these, on the shared cluster. At
 //! its end the [checker](lessor_checker) reads what happened in it.
 
-use std::{fmt::Display, path::Path, process::Command, sync::OnceLock, time::Duration};
+use std::{
+    fmt::Display,
+    path::Path,
+    process::Command,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use k8s_openapi::{
     api::{
@@ -21,7 +30,7 @@ use lessor::{
 };
 use lessor_checker::{Checker, Request};
 use lessor_cluster::{
-    Cluster, Process,
+    Builder, Cluster, Process,
     audit::{Entries, Entry, Level, Mark},
     proxy::Proxy,
 };
@@ -49,25 +58,26 @@ pub(crate) struct World {
     pub(crate) lessor: String,
     /// What replicas were told to grant at most.
     max_ttl: OnceLock<Duration>,
-    /// Whoever knows more lets the checker know it, too.
-    pub(crate) checks_itself: bool,
+    /// Whoever knows more lets the checker know it, too; and a dry run grants without a finalizer, since nothing ends.
+    pub(crate) checks_itself: AtomicBool,
 }
 
 /// The cluster that all tests share, with the CRDs installed.
 pub(crate) async fn cluster() -> &'static Cluster {
     static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
     let start = async || {
-        let builder = Cluster::builder().controller_manager(true);
-        // So that it shows which keys a patch was to remove, and from what.
-        let builder = builder.audit_level("", "configmaps", Level::RequestResponse);
-        // What leases follow, for the checker.
-        let builder = builder.audit_level("coordination.k8s.io", "leases", Level::RequestResponse);
-        let builder = builder.audit_level("", "pods", Level::RequestResponse);
-        let cluster = builder.start().await.expect("a cluster");
+        let cluster = builder().controller_manager(true).start().await.expect("a cluster");
         install_crds(&cluster).await;
         cluster
     };
     CLUSTER.get_or_init(start).await
+}
+
+/// A cluster whose audit log shows what the checker asks for: what is attached, and what leases follow.
+pub(crate) fn builder() -> Builder {
+    let builder = Cluster::builder().audit_level("", "configmaps", Level::RequestResponse);
+    let builder = builder.audit_level("coordination.k8s.io", "leases", Level::RequestResponse);
+    builder.audit_level("", "pods", Level::RequestResponse)
 }
 
 /// For tests that keep the API server busy: one at a time, or the others find it too slow to be in time.
@@ -89,7 +99,7 @@ impl World {
         let object = Namespace { metadata: named(&namespace), ..Namespace::default() };
         Api::all(client.clone()).create(&PostParams::default(), &object).await.expect("a namespace");
         let lessor = namespace.clone();
-        Self { cluster, client, lessor, namespace, max_ttl: OnceLock::new(), checks_itself: true }
+        Self { cluster, client, lessor, namespace, max_ttl: OnceLock::new(), checks_itself: true.into() }
     }
 
     // --- The operator ------------------------------------------------------------------------------------------
@@ -110,6 +120,7 @@ impl World {
                 command.args([name, value]);
             }
         }
+        self.checks_itself.fetch_and(!args.contains(&"--dry-run"), Ordering::Relaxed);
         if let Some([_, max]) = args.array_windows().find(|[name, _]| *name == "--max-ttl") {
             let max: SignedDuration = max.parse().expect("a duration");
             self.max_ttl.get_or_init(|| max.unsigned_abs());
@@ -407,7 +418,7 @@ const OPERATOR: &str = "lessor";
 impl Drop for World {
     fn drop(&mut self) {
         // What has failed already needs no second reason.
-        if self.checks_itself && !std::thread::panicking() {
+        if self.checks_itself.load(Ordering::Relaxed) && !std::thread::panicking() {
             self.check();
         }
     }

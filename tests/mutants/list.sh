@@ -112,3 +112,12 @@ mutant 'the index keeps what was removed' 'unit lessor::' src/lessor/table.rs \
 
 mutant 'an end that failed is not tried again' 'unit lessor::' src/lessor/ends.rs \
   'let again = self.try_again(n, now);' 'if @ { return None; } let again = self.try_again(n, now);'
+
+mutant 'a lease ends without a look at what it follows' 'unit operator::replica' src/operator/step.rs \
+  'Some(following) if following.unread && !held.capped =>' 'Some(following) if !@ && following.unread && !held.capped =>'
+
+mutant 'time runs while what a lease follows cannot be seen' 'unit operator::follow' src/operator/follow/followers.rs \
+  'Self::Unseen(_) => Standing::Held,' 'Self::Unseen(_) if !@ => Standing::Held,'
+
+mutant 'any Pod of the name keeps a lease alive' 'unit operator::follow' src/operator/follow/followers.rs \
+  'match *follower.pin.get_or_insert(pod) == pod {' 'match @ || *follower.pin.get_or_insert(pod) == pod {'

@@ -89,9 +89,9 @@ impl Replicas {
 
     /// A new world without replicas.
     pub(crate) async fn none_on(cluster: &'static Cluster, name: &str) -> Self {
-        let mut world = World::on(cluster, name).await;
+        let world = World::on(cluster, name).await;
         // Of outages and deaths, the test has to tell the checker.
-        world.checks_itself = false;
+        world.checks_itself.store(false, Ordering::Relaxed);
         let slowest = Arc::new(AtomicU64::new(0));
         tokio::spawn(ask_again_and_again(world.client.clone(), Arc::clone(&slowest)));
         Self { world, all: Vec::new(), slowest }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     random::Random,
-    server::{ApiServer, Call, Target},
+    server::{ApiServer, Call, Kind, Target},
 };
 
 /// Where everything happens.
@@ -43,7 +43,7 @@ pub(crate) struct Visit {
 }
 
 impl Visit {
-    fn after(again: Duration) -> Self {
+    pub(crate) fn after(again: Duration) -> Self {
         Self { again, problem: None }
     }
 }
@@ -67,12 +67,12 @@ impl Holder {
         time: Timestamp,
         over: bool,
     ) -> Visit {
-        let lease = server.get("leases", NAMESPACE, &self.name).cloned();
+        let lease = server.get(Kind::Lease, NAMESPACE, &self.name).cloned();
         let Some(lease) = lease else { return self.come(server, random, now, time, over) };
         let Some(held) = &mut self.held else { return Visit::after(random.seconds(1, 3)) };
         let mut call = |verb, body: Value| {
             let user = "holder".to_owned();
-            let target = Target::object("leases", NAMESPACE, &self.name);
+            let target = Target::object(Kind::Lease, NAMESPACE, &self.name);
             server.handle(&Call { user, verb, target, body: Some(body) }, time)
         };
         let deleting = lease.pointer("/metadata/deletionTimestamp").is_some();
@@ -158,7 +158,7 @@ impl Holder {
         }
         let body = json!({"apiVersion": "lessor.dev/v1alpha1", "kind": "Lease",
             "metadata": {"name": self.name}, "spec": spec});
-        let target = Target::object("leases", NAMESPACE, "");
+        let target = Target::object(Kind::Lease, NAMESPACE, "");
         let call = Call { user: "holder".to_owned(), verb: "create", target, body: Some(body) };
         let (_, lease) = server.handle(&call, time);
         self.held = Some(Held {
@@ -179,7 +179,7 @@ pub(crate) fn edit(server: &mut ApiServer, random: &mut Random, time: Timestamp,
     let name = format!("object-{}", random.below(OBJECTS));
     let mut call = |verb, name: &str, body: Value| {
         let user = "other".to_owned();
-        let target = Target::object("configmaps", NAMESPACE, name);
+        let target = Target::object(Kind::ConfigMap, NAMESPACE, name);
         server.handle(&Call { user, verb, target, body: Some(body) }, time)
     };
     let create = |random: &mut Random| {
@@ -223,14 +223,14 @@ fn attachments(random: &mut Random, leases: usize) -> Value {
     annotations
 }
 
-fn lease_name(number: usize) -> String {
+pub(crate) fn lease_name(number: usize) -> String {
     format!("lease-{number}")
 }
 
-fn ttl(random: &mut Random) -> u64 {
+pub(crate) fn ttl(random: &mut Random) -> u64 {
     6 + random.below(25) as u64
 }
 
-fn renew_time(number: u64) -> String {
+pub(crate) fn renew_time(number: u64) -> String {
     format!("2026-01-31T12:{:02}:{:02}.{:06}Z", number / 60 % 60, number % 60, number)
 }

@@ -7,6 +7,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
 mod clients;
+mod followers;
 mod plan;
 mod process;
 mod random;

@@ -37,6 +37,8 @@ pub(crate) enum Fault {
     Lossy,
     /// Watches break after what they show.
     FlakyWatches,
+    /// Replicas have no right to look at what leases follow, other leases aside.
+    Forbidden,
 }
 
 /// A fault that just happens.
@@ -87,12 +89,13 @@ impl Plan {
         let restarts = random.percent(70);
         for _ in 0..2 + random.below(7) {
             let whom = if random.percent(40) { Whom::Everybody } else { Whom::One(random.below(REPLICAS)) };
-            let fault = match random.below(6) {
+            let fault = match random.below(7) {
                 0 => Fault::Refuse(whom),
                 1 => Fault::Hang(whom),
                 2 => Fault::Slow,
                 3 => Fault::Errors,
                 4 => Fault::Lossy,
+                5 => Fault::Forbidden,
                 _ => Fault::FlakyWatches,
             };
             let from = random.between(Duration::ZERO, length);

@@ -1,6 +1,6 @@
 //! An API server in memory: of what the real one does, all that the operator relies on.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{cell::OnceCell, collections::BTreeMap, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use lessor_checker::Request;
@@ -18,56 +18,126 @@ pub(crate) struct Call {
     pub(crate) body: Option<Value>,
 }
 
+/// A kind of objects that this server has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Lessor,
+    Lease,
+    ConfigMap,
+    Event,
+    /// A Lease of coordination.k8s.io.
+    Heartbeat,
+    Pod,
+}
+
+impl Kind {
+    const ALL: [Self; 6] =
+        [Self::Lessor, Self::Lease, Self::ConfigMap, Self::Event, Self::Heartbeat, Self::Pod];
+
+    /// Its group, its version, its plural and its name.
+    const fn names(self) -> [&'static str; 4] {
+        match self {
+            Self::Lessor => ["lessor.dev", "v1alpha1", "lessors", "Lessor"],
+            Self::Lease => ["lessor.dev", "v1alpha1", "leases", "Lease"],
+            Self::ConfigMap => ["", "v1", "configmaps", "ConfigMap"],
+            Self::Event => ["events.k8s.io", "v1", "events", "Event"],
+            Self::Heartbeat => ["coordination.k8s.io", "v1", "leases", "Lease"],
+            Self::Pod => ["", "v1", "pods", "Pod"],
+        }
+    }
+
+    fn group(self) -> &'static str {
+        self.names()[0]
+    }
+
+    pub(crate) fn plural(self) -> &'static str {
+        self.names()[2]
+    }
+
+    /// What each object of it begins with.
+    pub(crate) fn type_meta(self) -> Value {
+        let [group, version, _, kind] = self.names();
+        let api = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+        json!({"apiVersion": api, "kind": kind})
+    }
+
+    /// Whether it is one of ours.
+    fn is_ours(self) -> bool {
+        matches!(self, Self::Lessor | Self::Lease)
+    }
+
+    /// Whether our leases can follow its objects, beside other leases of ours.
+    pub(crate) fn is_source(self) -> bool {
+        matches!(self, Self::Heartbeat | Self::Pod)
+    }
+}
+
 /// An object, or a kind of objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    pub(crate) resource: String,
+    pub(crate) kind: Kind,
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) subresource: String,
 }
 
 impl Target {
-    pub(crate) fn object(resource: &str, namespace: &str, name: &str) -> Self {
-        let [resource, namespace, name] = [resource, namespace, name].map(str::to_owned);
-        Self { resource, namespace, name, subresource: String::new() }
+    pub(crate) fn object(kind: Kind, namespace: &str, name: &str) -> Self {
+        let [namespace, name] = [namespace, name].map(str::to_owned);
+        Self { kind, namespace, name, subresource: String::new() }
     }
 
     /// What a path means; `None` for what this server doesn't have.
     pub(crate) fn of_path(path: &str) -> Option<Self> {
-        let rest = path
-            .strip_prefix("/apis/lessor.dev/v1alpha1/")
-            .or_else(|| path.strip_prefix("/api/v1/"))
-            .or_else(|| path.strip_prefix("/apis/events.k8s.io/v1/"))?;
-        let parts: Vec<&str> = rest.split('/').collect();
-        let (namespace, rest) = match parts.as_slice() {
+        let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+        let (group, version, rest) = match parts.as_slice() {
+            ["apis", group, version, rest @ ..] => (*group, *version, rest),
+            ["api", version, rest @ ..] => ("", *version, rest),
+            _ => return None,
+        };
+        let (namespace, rest) = match rest {
             ["namespaces", namespace, rest @ ..] => (*namespace, rest),
             rest => ("", rest),
         };
         let part = |at: usize| rest.get(at).copied().unwrap_or_default();
-        let mut target = Self::object(part(0), namespace, part(1));
+        let is_it = |kind: &Kind| kind.names()[..3] == [group, version, part(0)];
+        let kind = Kind::ALL.into_iter().find(is_it)?;
+        let mut target = Self::object(kind, namespace, part(1));
         target.subresource = part(2).to_owned();
         Some(target)
     }
 
-    fn group(&self) -> &'static str {
-        if matches!(&*self.resource, "leases" | "lessors") { "lessor.dev" } else { "" }
-    }
-
     fn key(&self) -> Key {
-        (self.resource.clone(), self.namespace.clone(), self.name.clone())
+        (self.kind, self.namespace.clone(), self.name.clone())
     }
 }
 
-type Key = (String, String, String);
+type Key = (Kind, String, String);
 
 /// What watches show.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) version: u64,
-    pub(crate) resource: String,
-    pub(crate) kind: &'static str,
-    pub(crate) object: Value,
+    event: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    object: Value,
+    /// What a watch of whole objects, or of metadata, shows: made once for all that watch.
+    lines: [OnceCell<Vec<u8>>; 2],
+}
+
+impl Change {
+    pub(crate) fn line(&self, metadata_only: bool) -> Vec<u8> {
+        let line = || line(self.event, &self.object, metadata_only);
+        self.lines[usize::from(metadata_only)].get_or_init(line).clone()
+    }
+}
+
+/// A line of a watch. As the real one does, it says first what it shows.
+pub(crate) fn line(event: &str, object: &Value, metadata_only: bool) -> Vec<u8> {
+    let object = if metadata_only { metadata_of(object).to_string() } else { object.to_string() };
+    format!("{{\"type\":\"{event}\",\"object\":{object}}}\n").into_bytes()
 }
 
 /// A code and a body.
@@ -126,12 +196,22 @@ impl ApiServer {
         self.compacted = self.version;
     }
 
-    pub(crate) fn objects<'a>(&'a self, resource: &'a str) -> impl Iterator<Item = &'a Value> {
-        self.objects.iter().filter(move |((kind, ..), _)| kind == resource).map(|(_, object)| object)
+    pub(crate) fn objects(&self, kind: Kind) -> impl Iterator<Item = &Value> {
+        self.objects.iter().filter(move |((other, ..), _)| *other == kind).map(|(_, object)| object)
     }
 
-    pub(crate) fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<&Value> {
-        self.objects.get(&Target::object(resource, namespace, name).key())
+    /// All objects of a kind that are in this namespace (empty: any), and have this name (`None`: any).
+    pub(crate) fn list(&self, kind: Kind, namespace: &str, name: Option<&str>) -> Vec<Value> {
+        let is_it = |place: &Key| {
+            place.0 == kind
+                && (namespace.is_empty() || place.1 == namespace)
+                && name.is_none_or(|name| place.2 == name)
+        };
+        self.objects.iter().filter(|(place, _)| is_it(place)).map(|(_, object)| object.clone()).collect()
+    }
+
+    pub(crate) fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<&Value> {
+        self.objects.get(&Target::object(kind, namespace, name).key())
     }
 
     /// Does what is asked, at this time.
@@ -141,20 +221,20 @@ impl ApiServer {
                 Some(object) => (200, object.clone()),
                 None => not_found(&call.target),
             },
-            "create" if call.target.resource == "events" => (201, call.body.clone().unwrap_or_default()),
+            "create" if call.target.kind == Kind::Event => (201, call.body.clone().unwrap_or_default()),
             "create" => self.create(call, now),
             "patch" => self.patch(call, now),
             "delete" => self.delete(call, now),
             verb => status(405, "MethodNotAllowed", &call.target, verb),
         };
-        if !matches!(call.verb, "get") && call.target.resource != "events" {
+        if !matches!(call.verb, "get") && call.target.kind != Kind::Event {
             self.log.push(Request {
                 received: now,
                 answered: now,
                 user: call.user.clone(),
                 verb: call.verb.to_owned(),
-                group: call.target.group().to_owned(),
-                resource: call.target.resource.clone(),
+                group: call.target.kind.group().to_owned(),
+                resource: call.target.kind.plural().to_owned(),
                 subresource: call.target.subresource.clone(),
                 namespace: call.target.namespace.clone(),
                 name: call.target.name.clone(),
@@ -176,6 +256,7 @@ impl ApiServer {
             return status(409, "AlreadyExists", &target, "it exists already");
         }
         self.uids += 1;
+        merge(&mut object, &target.kind.type_meta());
         let meta = &mut object["metadata"];
         meta["uid"] = json!(format!("00000000-0000-4000-8000-{:012x}", self.uids));
         meta["generation"] = json!(1);
@@ -183,7 +264,7 @@ impl ApiServer {
         if !target.namespace.is_empty() {
             meta["namespace"] = json!(target.namespace);
         }
-        if target.group() == "lessor.dev" {
+        if target.kind.is_ours() {
             // The status of what is created is dropped.
             if let Some(members) = object.as_object_mut() {
                 members.remove("status");
@@ -203,7 +284,7 @@ impl ApiServer {
         }
         let mut new = old.clone();
         merge(&mut new, &patch);
-        if target.group() == "lessor.dev" {
+        if target.kind.is_ours() {
             if target.subresource == "status" {
                 new["metadata"] = old["metadata"].clone();
                 copy(&mut new, &old, "spec");
@@ -252,28 +333,38 @@ impl ApiServer {
             return (200, object);
         }
         self.remove(&target.key());
-        let details = json!({"name": target.name, "kind": target.resource, "uid": object["metadata"]["uid"]});
+        let details =
+            json!({"name": target.name, "kind": target.kind.plural(), "uid": object["metadata"]["uid"]});
         (200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success", "details": details}))
     }
 
-    fn store(&mut self, kind: &'static str, key: Key, object: &mut Value) {
-        self.version += 1;
-        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        let change = Change { version: self.version, resource: key.0.clone(), kind, object: object.clone() };
-        self.changes.push(change);
+    fn store(&mut self, event: &'static str, key: Key, object: &mut Value) {
+        self.change(event, &key, object);
         self.objects.insert(key, object.clone());
     }
 
     fn remove(&mut self, key: &Key) {
         let Some(mut object) = self.objects.remove(key) else { return };
+        self.change("DELETED", key, &mut object);
+    }
+
+    fn change(&mut self, event: &'static str, (kind, namespace, name): &Key, object: &mut Value) {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        self.changes.push(Change { version: self.version, resource: key.0.clone(), kind: "DELETED", object });
+        self.changes.push(Change {
+            version: self.version,
+            event,
+            kind: *kind,
+            namespace: namespace.clone(),
+            name: name.clone(),
+            object: object.clone(),
+            lines: Default::default(),
+        });
     }
 
     /// Records who wrote what when, as `managedFields` do.
     fn note_manager(&self, object: &mut Value, call: &Call, now: Timestamp) {
-        if call.target.resource != "leases" {
+        if !matches!(call.target.kind, Kind::Lease | Kind::Heartbeat) {
             return;
         }
         let manager = if call.user.starts_with("lessor-") { &self.manager } else { &call.user };
@@ -314,7 +405,7 @@ fn precondition(target: &Target, wanted: &Value, meta: &Value) -> Option<Answer>
 
 /// The rules of the CRDs.
 fn broken_rule(target: &Target, old: &Value, new: &Value) -> Option<&'static str> {
-    if target.group() != "lessor.dev" {
+    if !target.kind.is_ours() {
         return None;
     }
     let (before, after) = (&old["status"], &new["status"]);
@@ -340,7 +431,7 @@ fn not_found(target: &Target) -> Answer {
 }
 
 pub(crate) fn status(code: u16, reason: &str, target: &Target, message: &str) -> Answer {
-    let details = json!({"name": target.name, "group": target.group(), "kind": target.resource});
+    let details = json!({"name": target.name, "group": target.kind.group(), "kind": target.kind.plural()});
     let body = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": message, "reason": reason, "details": details, "code": code});
     (code, body)

@@ -8,17 +8,18 @@ use std::{
 };
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use lessor::operator::settings::Settings;
+use lessor::operator::{follow::SourceKind, settings::Settings};
 use lessor_checker::{Checker, Report};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    clients::{self, Holder, NAMESPACE},
+    clients::{self, Holder, NAMESPACE, Visit},
+    followers::{Follower, Moment, Source},
     plan::{Fault, Incident, Plan, REPLICAS, Whom},
     process::Process,
     random::Random,
-    server::{self, ApiServer, Call, Target},
+    server::{self, ApiServer, Call, Change, Kind, Target},
     wire::{Outgoing, Piece, Reply},
 };
 
@@ -28,7 +29,10 @@ const STEP: Duration = Duration::from_millis(100);
 const SETTLING: Duration = Duration::from_secs(90);
 /// How long nothing may be sent at the end of that.
 const QUIET: Duration = Duration::from_secs(20);
-const HOLDERS: usize = 7;
+/// The first of them never fails.
+const HOLDERS: usize = 6;
+/// What the first two of them follow never fails.
+const FOLLOWERS: usize = 4;
 
 /// What came of a run.
 pub(crate) struct Outcome {
@@ -55,6 +59,8 @@ pub(crate) struct World {
     /// Requests that nobody will ever answer, and whose connections stay.
     limbo: Vec<oneshot::Sender<Reply>>,
     holders: Vec<Holder>,
+    followers: Vec<Follower>,
+    sources: Vec<Source>,
     problems: Vec<String>,
     fingerprint: DefaultHasher,
     requests: usize,
@@ -70,13 +76,25 @@ struct Slot {
 
 struct Watch {
     replica: usize,
-    resource: String,
+    kind: Kind,
+    /// Empty: all.
+    namespace: String,
+    /// `None`: all.
+    name: Option<String>,
     metadata_only: bool,
     /// Up to which change it has shown all.
     shown: usize,
     /// Nothing is shown before what was shown before.
     last: Duration,
     pieces: mpsc::UnboundedSender<Piece>,
+}
+
+impl Watch {
+    fn shows(&self, change: &Change) -> bool {
+        change.kind == self.kind
+            && (self.namespace.is_empty() || change.namespace == self.namespace)
+            && self.name.as_ref().is_none_or(|name| change.name == *name)
+    }
 }
 
 struct Timed {
@@ -97,6 +115,8 @@ enum Event {
     Starts(usize),
     Resumes(usize),
     Holds(usize),
+    Follows(usize),
+    Beats(usize),
     Edits,
 }
 
@@ -126,8 +146,10 @@ impl World {
         let plan = Plan::of(seed);
         // The pauses between tries have a jitter that comes from here.
         fastrand::seed(seed);
+        let mut random = Random::new(seed);
+        let followers = Follower::all(HOLDERS, FOLLOWERS, &mut random);
+        let sources = Source::all(&followers, &mut random);
         let mut world = Self {
-            random: Random::new(seed),
             now: Duration::ZERO,
             queue: BinaryHeap::new(),
             queued: 0,
@@ -137,6 +159,9 @@ impl World {
             opened: 0,
             limbo: Vec::new(),
             holders: (0..HOLDERS).map(|number| Holder::new(number, number == 0)).collect(),
+            followers,
+            sources,
+            random,
             problems: Vec::new(),
             fingerprint: DefaultHasher::new(),
             requests: 0,
@@ -150,6 +175,14 @@ impl World {
         for holder in 0..HOLDERS {
             let at = world.random.seconds(0, 10);
             world.at(at, Event::Holds(holder));
+        }
+        for follower in 0..FOLLOWERS {
+            let at = world.random.seconds(0, 10);
+            world.at(at, Event::Follows(follower));
+        }
+        for source in 0..world.sources.len() {
+            let at = world.random.seconds(0, 3);
+            world.at(at, Event::Beats(source));
         }
         world.at(Duration::from_secs(1), Event::Edits);
         for (from, _, fault) in world.plan.faults.clone() {
@@ -275,8 +308,8 @@ impl World {
                 {
                     let current = self.server.changes.len() == open.shown;
                     if current {
-                        let mark = bookmark(&open.resource, open.metadata_only, version, false);
-                        let _ = open.pieces.send(Ok(line("BOOKMARK", &mark)));
+                        let mark = bookmark(open.kind, open.metadata_only, version, false);
+                        let _ = open.pieces.send(Ok(server::line("BOOKMARK", &mark, false)));
                     }
                 }
                 self.at(self.now + Duration::from_secs(60), Event::Bookmarked { watch });
@@ -311,11 +344,34 @@ impl World {
                     process.wake_at(self.now);
                 }
             }
-            Event::Holds(holder) => self.hold(holder),
+            Event::Holds(number) => {
+                self.visit(event, |world, over| {
+                    let (now, time) = (world.now, time(world.now));
+                    world.holders[number].visit(&mut world.server, &mut world.random, now, time, over)
+                });
+            }
+            Event::Follows(number) => {
+                self.visit(event, |world, over| {
+                    let (followers, mut moment) = world.moment(over);
+                    let mortal: Vec<usize> = (1..HOLDERS).chain(HOLDERS + 2..HOLDERS + FOLLOWERS).collect();
+                    followers.0[number].visit(&mut moment, &mortal)
+                });
+            }
+            Event::Beats(number) => {
+                self.visit(event, |world, over| {
+                    let (sources, mut moment) = world.moment(over);
+                    Visit::after(sources.1[number].visit(&mut moment))
+                });
+            }
             Event::Edits => {
                 if self.now < self.plan.length {
                     if self.outage().is_none() {
-                        clients::edit(&mut self.server, &mut self.random, time(self.now), HOLDERS);
+                        clients::edit(
+                            &mut self.server,
+                            &mut self.random,
+                            time(self.now),
+                            HOLDERS + FOLLOWERS,
+                        );
                         self.spread();
                     }
                     let again =
@@ -366,6 +422,11 @@ impl World {
             self.note(&format!("{user}: {} {path}: {code}", request.method));
             return self.answer(replica, request.reply, code, &body);
         }
+        let forbidden = self.plan.until(self.now, |fault| fault == Fault::Forbidden).is_some();
+        if forbidden && target.kind.is_source() {
+            let (code, body) = server::status(403, "Forbidden", &target, "you may not look at it");
+            return self.answer(replica, request.reply, code, &body);
+        }
         let other_machine = self.random.percent(50);
         self.server.choose_machine(other_machine);
         self.server.read_manager(query);
@@ -379,7 +440,7 @@ impl World {
             _ => "delete",
         };
         let body: Option<Value> = serde_json::from_slice(&request.body).ok();
-        let event = target.resource == "events";
+        let event = target.kind == Kind::Event;
         let call = Call { user, verb, target, body };
         let (code, mut answer) = self.server.handle(&call, time(self.now));
         let line = format!(
@@ -440,17 +501,20 @@ impl World {
             query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
         };
         let from: u64 = parameter("resourceVersion").and_then(|from| from.parse().ok()).unwrap_or_default();
+        // The only selector that is used.
+        let name = parameter("fieldSelector")
+            .map(|fields| fields.replace("%3D", "=").trim_start_matches("metadata.name=").to_owned());
         let (pieces, receiver) = mpsc::unbounded_channel();
         let mut shown = self.server.changes.len();
         if parameter("sendInitialEvents").is_some() {
-            for object in self.server.objects(&target.resource) {
-                let _ = pieces.send(Ok(line("ADDED", &shape(object, request.metadata_only))));
+            for object in self.server.list(target.kind, &target.namespace, name.as_deref()) {
+                let _ = pieces.send(Ok(server::line("ADDED", &object, request.metadata_only)));
             }
-            let mark = bookmark(&target.resource, request.metadata_only, self.server.version(), true);
-            let _ = pieces.send(Ok(line("BOOKMARK", &mark)));
+            let mark = bookmark(target.kind, request.metadata_only, self.server.version(), true);
+            let _ = pieces.send(Ok(server::line("BOOKMARK", &mark, false)));
         } else if from < self.server.compacted {
             let (_, gone) = server::status(410, "Expired", target, "too old resource version");
-            let _ = pieces.send(Ok(line("ERROR", &gone)));
+            let _ = pieces.send(Ok(server::line("ERROR", &gone, false)));
         } else {
             shown = self.server.changes.partition_point(|change| change.version <= from);
         }
@@ -464,7 +528,9 @@ impl World {
         );
         let watch = Watch {
             replica,
-            resource: target.resource.clone(),
+            kind: target.kind,
+            namespace: target.namespace.clone(),
+            name,
             metadata_only: request.metadata_only,
             shown,
             last: at,
@@ -486,7 +552,9 @@ impl World {
             let latency = self.latency();
             let Some(watch) = self.watches.get_mut(&id) else { continue };
             let new = self.server.changes.get(watch.shown..).unwrap_or_default();
-            if new.iter().any(|change| change.resource == watch.resource) {
+            if !new.iter().any(|change| watch.shows(change)) {
+                watch.shown = to;
+            } else {
                 watch.last = watch.last.max(self.now + latency);
                 let at = watch.last;
                 self.at(at, Event::Shown { watch: id, to });
@@ -502,9 +570,8 @@ impl World {
         let flaky = self.plan.until(self.now, |fault| fault == Fault::FlakyWatches).is_some();
         let Some(watch) = self.watches.get_mut(&id) else { return };
         for change in self.server.changes.get(watch.shown..to).unwrap_or_default() {
-            if change.resource == watch.resource {
-                let piece = line(change.kind, &shape(&change.object, watch.metadata_only));
-                if watch.pieces.send(Ok(piece)).is_err() {
+            if watch.shows(change) {
+                if watch.pieces.send(Ok(change.line(watch.metadata_only))).is_err() {
                     self.watches.remove(&id);
                     return;
                 }
@@ -559,7 +626,7 @@ impl World {
             }
             Incident::Compaction => self.server.compact(),
             Incident::LessorDeleted => {
-                let target = Target::object("lessors", "", "default");
+                let target = Target::object(Kind::Lessor, "", "default");
                 let call = Call { user: "other".to_owned(), verb: "delete", target, body: Some(json!({})) };
                 self.server.handle(&call, time(self.now));
                 self.spread();
@@ -577,41 +644,52 @@ impl World {
         let slot = &mut self.replicas[replica];
         slot.starts += 1;
         slot.paused = false;
-        let settings =
-            Settings { identity: format!("lessor-{replica}_{}", slot.starts), ..Settings::default() };
+        let settings = Settings {
+            identity: format!("lessor-{replica}_{}", slot.starts),
+            follow: SourceKind::ALL.to_vec(),
+            ..Settings::default()
+        };
         let (ppm, wall) = (self.plan.ppm[replica], self.plan.walls[replica]);
         slot.process = Some(Process::start(settings, self.now, time(Duration::ZERO), ppm, wall));
     }
 
     // --- Everybody else ----------------------------------------------------------------------------------------
 
-    fn hold(&mut self, number: usize) {
+    /// Lets somebody do something who comes again, as soon as the API server can be reached.
+    fn visit(&mut self, event: Event, visit: impl FnOnce(&mut Self, bool) -> Visit) {
         if let Some(until) = self.outage() {
             let again = (self.now + Duration::from_millis(300)).min(until + Duration::from_millis(1));
-            return self.at(again, Event::Holds(number));
+            return self.at(again, event);
         }
-        let over = self.now >= self.plan.length;
-        let holder = &mut self.holders[number];
-        let visit = holder.visit(&mut self.server, &mut self.random, self.now, time(self.now), over);
+        let visit = visit(self, self.now >= self.plan.length);
         self.problems.extend(visit.problem);
         self.spread();
-        self.at(self.now + visit.again, Event::Holds(number));
+        self.at(self.now + visit.again, event);
+    }
+
+    fn moment(&mut self, over: bool) -> ((&mut [Follower], &mut [Source]), Moment<'_>) {
+        let Self { server, random, now, followers, sources, .. } = self;
+        let moment = Moment { server, random, now: *now, time: time(*now), over };
+        ((followers, sources), moment)
     }
 
     fn look_at_what_is_left(&mut self) {
         if !self.problems.is_empty() {
             return;
         }
-        for lease in self.server.objects("leases") {
+        for lease in self.server.objects(Kind::Lease) {
             let released = lease["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
             let retained = lease["spec"]["afterExpiry"] == "Retain" && lease["status"]["endTime"].is_string();
-            let kept = self.holders.iter().any(|holder| holder.keeps(lease));
+            let kept = self.holders.iter().any(|holder| holder.keeps(lease))
+                || self.followers.iter().any(|follower| follower.keeps(lease));
             if !(kept || retained && released) {
                 self.problems.push(format!("a lease should have ended and gone: {lease}"));
             }
         }
-        if self.server.get("leases", NAMESPACE, "lease-0").is_none() {
-            self.problems.push("the lease of the faithful holder is gone".to_owned());
+        for faithful in [0, HOLDERS, HOLDERS + 1].map(clients::lease_name) {
+            if self.server.get(Kind::Lease, NAMESPACE, &faithful).is_none() {
+                self.problems.push(format!("{faithful} is gone, though what keeps it alive never failed"));
+            }
         }
     }
 
@@ -629,24 +707,12 @@ fn time(at: Duration) -> Timestamp {
     BEGIN + SignedDuration::try_from(at).unwrap_or_default()
 }
 
-fn shape(object: &Value, metadata_only: bool) -> Value {
-    if metadata_only { server::metadata_of(object) } else { object.clone() }
-}
-
-fn line(kind: &str, object: &Value) -> Vec<u8> {
-    let mut line = json!({"type": kind, "object": object}).to_string().into_bytes();
-    line.push(b'\n');
-    line
-}
-
-fn bookmark(resource: &str, metadata_only: bool, version: u64, initial: bool) -> Value {
-    let (api, kind) = match resource {
-        _ if metadata_only => ("meta.k8s.io/v1", "PartialObjectMetadata"),
-        "leases" => ("lessor.dev/v1alpha1", "Lease"),
-        _ => ("lessor.dev/v1alpha1", "Lessor"),
+fn bookmark(kind: Kind, metadata_only: bool, version: u64, initial: bool) -> Value {
+    let mut mark = match metadata_only {
+        true => json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata"}),
+        false => kind.type_meta(),
     };
-    let mut mark =
-        json!({"apiVersion": api, "kind": kind, "metadata": {"resourceVersion": version.to_string()}});
+    mark["metadata"] = json!({"resourceVersion": version.to_string()});
     if initial {
         mark["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
     }

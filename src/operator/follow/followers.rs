@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    hash::{Hash, Hasher},
     sync::Arc,
     time::Duration,
 };
@@ -42,7 +43,7 @@ pub enum LeaseState {
 }
 
 /// How it stands between a lease and its source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum View {
     /// Nothing has been seen of the source yet.
     Unknown,
@@ -113,7 +114,7 @@ pub struct Turn {
 }
 
 /// Where a follower comes from, as long as nothing is known of its source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Origin {
     /// It was granted, or told to follow this source, while this replica ran.
     Fresh,
@@ -121,7 +122,7 @@ enum Origin {
     Restored { was_alive: bool },
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Follower {
     place: Place,
     follow: Follow,
@@ -132,7 +133,14 @@ struct Follower {
     view: View,
 }
 
-#[derive(Clone, Debug, Default)]
+impl Follower {
+    /// Whether the loss of its source has ended its time.
+    fn is_cut(&self) -> bool {
+        self.follow.ends_on_loss && matches!(self.view, View::Lost(_))
+    }
+}
+
+#[derive(Clone, Debug, Default, Hash)]
 struct State {
     followers: BTreeSet<Uuid>,
     known: Known,
@@ -144,7 +152,7 @@ struct State {
     read: Option<(LeaseTime, LeaseTime)>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 enum Known {
     #[default]
     Unknown,
@@ -166,6 +174,23 @@ impl Known {
 pub struct Change {
     /// It follows another source than before, or none any more.
     pub source: bool,
+    /// Its time may have been cut short by the loss of a Pod that ends it no more.
+    pub cut: bool,
+}
+
+/// Of one kind: how many sources are followed, and how many leases follow them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tally {
+    /// The kind.
+    pub kind: SourceKind,
+    /// Sources.
+    pub sources: usize,
+    /// Followers that are kept alive.
+    pub alive: usize,
+    /// Followers of what can't be seen, since the operator lacks a right or wasn't told to look.
+    pub unseen: usize,
+    /// All other followers: their time runs.
+    pub other: usize,
 }
 
 /// All sources that are followed, and who follows them. Of what nobody follows nothing is remembered.
@@ -212,6 +237,14 @@ impl Follows {
         kind == SourceKind::Lease || self.enabled.contains(&kind)
     }
 
+    /// Feeds all that is known, in one order.
+    pub(in crate::operator) fn digest(&self, state: &mut impl Hasher) {
+        BTreeMap::from_iter(&self.sources).hash(state);
+        BTreeMap::from_iter(&self.leases).hash(state);
+        BTreeSet::from_iter(&self.synced).hash(state);
+        (&self.lookouts, &self.watched, self.dirty, &self.unread).hash(state);
+    }
+
     // --- Who follows what ----------------------------------------------------------------------------------------
 
     /// Takes in what a lease follows. `recorded` is the uid that its status names for this source; `restored` says, of a
@@ -228,12 +261,13 @@ impl Follows {
         if let Some(known) = self.leases.get_mut(&uid)
             && known.follow.source == follow.source
         {
+            let cut = known.is_cut() && !follow.ends_on_loss;
             known.pin = follow.uid.or(recorded).or(known.pin);
             known.follow.uid = follow.uid;
             known.follow.ends_on_loss = follow.ends_on_loss;
-            return Change::default();
+            return Change { source: false, cut };
         }
-        self.unlink(uid);
+        let cut = self.unlink(uid).cut;
         if let Some(before) = self.places.get(place).copied() {
             // One of its name, whose end nobody has seen.
             self.unlink(before);
@@ -252,7 +286,7 @@ impl Follows {
             self.add_source(&follow.source);
         }
         self.sources.entry(follow.source.clone()).or_default().followers.insert(uid);
-        Change { source: true }
+        Change { source: true, cut }
     }
 
     /// Takes in that a lease was granted: what its source does to its time it does from now on.
@@ -269,6 +303,7 @@ impl Follows {
         if self.places.get(&follower.place) == Some(&uid) {
             self.places.remove(&follower.place);
         }
+        let cut = follower.is_cut();
         let source = follower.follow.source;
         if let Some(state) = self.sources.get_mut(&source) {
             state.followers.remove(&uid);
@@ -277,7 +312,7 @@ impl Follows {
                 self.remove_source(&source);
             }
         }
-        Change { source: true }
+        Change { source: true, cut }
     }
 
     fn count(&mut self, source: &Source) -> [(SourceKind, Option<Arc<str>>); 2] {
@@ -362,18 +397,23 @@ impl Follows {
         concerned
     }
 
-    /// So many sources of each kind are followed, by so many leases, and so many of these are kept alive.
-    pub fn figures(&self) -> [(SourceKind, usize, usize, usize); 4] {
-        let mut figures = SourceKind::ALL
-            .map(|kind| (kind, self.counts.get(&(kind, None)).copied().unwrap_or_default(), 0, 0));
+    /// What is followed, and by how many, of each kind of source.
+    pub fn figures(&self) -> [Tally; 4] {
+        let mut tallies = SourceKind::ALL.map(|kind| {
+            let sources = self.counts.get(&(kind, None)).copied().unwrap_or_default();
+            Tally { kind, sources, alive: 0, unseen: 0, other: 0 }
+        });
         for follower in self.leases.values() {
-            for (kind, _, followers, alive) in &mut figures {
-                let counts = usize::from(*kind == follower.follow.source.kind);
-                *followers += counts;
-                *alive += counts * usize::from(matches!(follower.view, View::Alive { .. }));
+            let kind = follower.follow.source.kind;
+            for tally in tallies.iter_mut().filter(|tally| tally.kind == kind) {
+                *match follower.view {
+                    View::Alive { .. } => &mut tally.alive,
+                    View::Unseen(_) => &mut tally.unseen,
+                    View::Unknown | View::Lost(_) | View::Refused(_) => &mut tally.other,
+                } += 1;
             }
         }
-        figures
+        tallies
     }
 
     // --- What is seen --------------------------------------------------------------------------------------------
@@ -495,9 +535,16 @@ impl Follows {
             (View::Alive { still: true }, View::Alive { still: false }) => Time::Renew,
             (_, View::Alive { still: false }) => Time::CatchUp,
             (View::Lost(_), View::Lost(_)) => Time::Keep,
-            (_, View::Lost(_)) => match origin {
-                // It never was there. If it was named by its uid, though, then it was before.
+            (_, View::Lost(reason)) => match origin {
+                // If it was named by its uid, then it was there before.
                 Some(Origin::Fresh) if ends && follower.follow.uid.is_some() => Time::End,
+                // Perhaps it was lost after the grant.
+                Some(Origin::Fresh)
+                    if !ends && (follower.follow.uid.is_some() || reason == following::SOURCE_FINISHED) =>
+                {
+                    Time::Renew
+                }
+                // It never was there.
                 Some(Origin::Fresh | Origin::Restored { was_alive: false }) => Time::Keep,
                 _ if ends => Time::End,
                 // Since when it is lost nobody knows.

@@ -39,7 +39,7 @@ impl fmt::Display for Lookout {
 }
 
 /// How widely the sources of a kind are watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Breadth {
     Names,
     Namespaces,
@@ -50,7 +50,7 @@ enum Breadth {
 ///
 /// The more sources are followed, the wider it is watched for them. It becomes no narrower before nobody follows any
 /// source of the kind, so that sources that come and go don't begin watches anew all the time.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Lookouts {
     /// Whether this operator has the right to look at all namespaces at once.
     everywhere: bool,

@@ -17,7 +17,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-pub use followers::{Change, Follows, LeaseState, Standing, Time, Turn, View};
+pub use followers::{Change, Follows, LeaseState, Standing, Tally, Time, Turn, View};
 pub use lookouts::{Lookout, Lookouts};
 pub use object::{Heartbeat, PodLife};
 pub use sign::{Sighting, Sign};

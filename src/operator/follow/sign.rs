@@ -6,7 +6,7 @@ use uuid::Uuid;
 use crate::operator::record::{Place, Version};
 
 /// A source, as some version of its object shows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Sighting {
     /// Where it is.
     pub place: Place,
@@ -17,7 +17,7 @@ pub struct Sighting {
 }
 
 /// What a source shows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Sign {
     /// A Lease of coordination.k8s.io.
     Heartbeat {

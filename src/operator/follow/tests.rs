@@ -132,6 +132,34 @@ fn a_pod_that_has_finished_or_is_another_one_is_lost() {
 }
 
 #[test]
+fn a_pod_that_is_first_seen_when_it_is_lost_may_have_lived_until_then() {
+    let named = serde_json::json!({"pod": {"name": "web", "uid": uid(7).to_string()}});
+    for (from, sighting) in [
+        (serde_json::json!({"pod": {"name": "web"}}), pod(2, 7, true)),
+        (named.clone(), pod(2, 8, false)),
+        (named, None),
+    ] {
+        let mut follows = all();
+        let source = link(&mut follows, 1, "a", from);
+        see(&mut follows, &source, sighting);
+        assert_eq!(settle(&mut follows, 1), Some((Time::Renew, Standing::Running)));
+    }
+}
+
+#[test]
+fn a_lease_that_is_told_to_run_out_after_all_is_no_longer_cut_short() {
+    let mut follows = all();
+    let source = link(&mut follows, 1, "a", serde_json::json!({"pod": {"name": "web", "onLoss": "End"}}));
+    see(&mut follows, &source, pod(1, 7, false));
+    settle(&mut follows, 1);
+    follows.lose(&source, 2);
+    assert_eq!(settle(&mut follows, 1), Some((Time::End, Standing::Running)));
+    let runs_out = follow(serde_json::json!({"pod": {"name": "web"}}));
+    let change = follows.link(uid(1), &Place::new("shop", "a"), Some(&runs_out), None, None);
+    assert_eq!(change, Change { source: false, cut: true });
+}
+
+#[test]
 fn the_pod_of_a_restored_lease_is_the_one_that_its_status_names() {
     let mut follows = all();
     let follow = follow(serde_json::json!({"pod": {"name": "web"}}));

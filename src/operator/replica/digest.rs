@@ -7,11 +7,11 @@ use super::*;
 impl Replica {
     /// Feeds everything that decides what this replica does next: two that feed the same do the same.
     ///
-    /// Left out are its settings, what was already said to people, the budget of mere refreshes of status, and what leases
-    /// follow.
+    /// Left out are its settings, what was already said to people, and the budget of mere refreshes of status.
     pub fn digest(&self, state: &mut impl Hasher) {
         self.leases.digest(state);
         self.objects.digest(state);
+        self.follows.digest(state);
         self.writer.hash(state);
         self.arbitration.digest(state);
         self.timers.hash(state);
@@ -20,6 +20,6 @@ impl Replica {
         }
         (&self.leases_seen, &self.sights, &self.kind_report, self.lessor_seen).hash(state);
         (self.next_ticket, self.patient_until, self.leading, self.orphaned).hash(state);
-        (self.probed_at, self.stopping).hash(state);
+        (self.probed_at, self.read_sources_at, self.stopping).hash(state);
     }
 }

@@ -1,5 +1,7 @@
 //! Leases that follow something: taking in what is seen of sources, and letting their followers live by it.
 
+use std::collections::HashSet;
+
 use super::*;
 use crate::{
     api::lease::following,
@@ -75,6 +77,8 @@ impl Replica {
     /// A source has had a beat, `age` ago: it renews its followers, theirs, and so on.
     fn spread_beat(&mut self, source: &Source, age: Duration, now: &Now) {
         let mut sources = vec![source.clone()];
+        // That they go round in a circle may not be known yet.
+        let mut passed = HashSet::from([source.clone()]);
         while let Some(source) = sources.pop() {
             let mut renewed = 0;
             for uid in self.follows.followers(&source) {
@@ -94,7 +98,7 @@ impl Replica {
                 }
                 if let Some(place) = self.follows.place_of(uid) {
                     let next = Source::lease(place.clone());
-                    if self.follows.is_followed(&next) {
+                    if self.follows.is_followed(&next) && passed.insert(next.clone()) {
                         sources.push(next);
                     }
                 }
@@ -154,9 +158,10 @@ impl Replica {
         if is_followed && (change.granted || change.renewed) {
             self.spread_beat(&as_source, Duration::ZERO, now);
         }
-        if linked.source && stood != Standing::Running {
-            // Its time stood still for what it followed before.
-            self.leases.turn(uid, Turn { time: Time::Keep, standing: Standing::Running }, None, now);
+        if linked.cut || linked.source && stood != Standing::Running {
+            // Its time stood still, or was cut short, for what it followed before.
+            let time = if linked.cut { Time::Renew } else { Time::Keep };
+            self.leases.turn(uid, Turn { time, standing: Standing::Running }, None, now);
         }
         if linked.source {
             self.settle(self.follows.concerned(uid, place), now);

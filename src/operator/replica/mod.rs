@@ -306,6 +306,9 @@ impl Replica {
             self.probe(now);
             self.report_kinds(now);
             self.look_out(now);
+        } else if !self.leases.is_empty() {
+            // The time of those that are known runs, whatever has yet to be seen.
+            self.probe(now);
         }
         std::mem::take(&mut self.out)
     }
@@ -313,7 +316,7 @@ impl Replica {
     /// When [`poll`](Self::poll) has something to do if nothing happens before; `None`: never.
     pub fn wake_at(&mut self, now: &Now) -> Option<Duration> {
         if !self.is_ready() {
-            return None;
+            return if self.leases.is_empty() { None } else { self.probe_due(now) };
         }
         // Whoever stops begins nothing any more: there is only what is under way to wait for.
         if let Some(by) = self.stopping {

@@ -226,6 +226,14 @@ fn nothing_is_asked_before_everything_was_seen_once() {
 }
 
 #[test]
+fn a_server_that_hangs_is_noticed_before_everything_was_seen_once() {
+    let mut play = Play::new();
+    play.see_lease(granted);
+    play.pass(60_000);
+    play.ask(|request| matches!(request, Request::ReadLessor));
+}
+
+#[test]
 fn the_finalizer_is_in_place_before_the_grant() {
     let mut play = Play::primary();
     play.see_lease(|lease| lease["metadata"]["finalizers"] = json!(["other/one"]));

@@ -1,34 +1,44 @@
 //! What kept a lease alive beside its holder: what it followed (`spec.renewFrom`) when it ended.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
+use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use crate::{
     Request,
-    history::{History, Version},
-    life::Life,
+    history::{History, Object, Version},
+    life::{Life, seconds},
+    promises::running,
 };
-
-/// So many leases may follow one another.
-const LONGEST_CHAIN: usize = 16;
 
 /// How what a lease followed kept it alive.
 #[derive(Debug)]
 pub(crate) enum Kept<'a> {
     /// Each of these was as good as a renewal, if it came in time.
     Beats(Vec<&'a Request>),
-    /// Up to this request no TTL passed, and then it all did, unless the lease ended `at_once`. `None`: it lives still.
-    Until {
-        /// What the Pod was lost by.
-        lost: Option<&'a Request>,
-        /// Whether no TTL ran after that.
+    /// Until it lost its Pod no TTL passed, and then it all did, unless the lease ended `at_once`.
+    Pod {
+        /// How the Pod was lost; `None`: it lives still.
+        loss: Option<Loss<'a>>,
+        /// Whether no TTL runs after that.
         at_once: bool,
-        /// Whether it was named by its uid, so that it may have been lost before the grant.
+        /// Since when it was followed.
+        since: Timestamp,
+        /// Whether it was named by its uid, so that it was there once.
         named: bool,
     },
     /// By something that the log doesn't show.
     Unknown,
+}
+
+/// How a Pod was lost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loss<'a> {
+    /// From here on it may have been.
+    pub(crate) earliest: &'a Request,
+    /// From here on it was.
+    pub(crate) latest: Option<&'a Request>,
 }
 
 /// Leases by namespace and name.
@@ -43,50 +53,103 @@ pub(crate) fn kept<'a>(
 ) -> Option<Kept<'a>> {
     let last = life.object.as_of(end)?;
     let from = last.at("/spec/renewFrom")?;
-    if is_refused(life, end) {
-        return None;
-    }
+    let since = since(life, end)?;
     if let Some(pod) = from.get("pod") {
+        let named = pod["uid"].as_str();
+        let recorded = || {
+            let source = last.at("/status/follows/source")?.as_str()?.strip_prefix("pod/");
+            last.at("/status/follows/uid").filter(|_| source == pod["name"].as_str())?.as_str()
+        };
         let at_once = pod["onLoss"] == "End";
-        return match lost(last.at("/status/follows/uid")?.as_str()?, history) {
-            Some(lost) => Some(Kept::Until { lost, at_once, named: pod["uid"].is_string() }),
+        return match history.objects.get(named.or_else(recorded)?) {
+            Some(pod) => {
+                let (loss, named, since) = (lost(pod), named.is_some(), since.made_by.received);
+                Some(Kept::Pod { loss, at_once, since, named })
+            }
             // Perhaps it was lost before the log began.
             None => at_once.then_some(Kept::Unknown),
         };
     }
-    let mut beats = beats(life, end, history, leases, 0);
+    if circles(life, since.number, end, leases) {
+        // Those in a circle follow nothing, but when it closes is known to the operator alone.
+        return Some(Kept::Unknown);
+    }
+    let mut beats = beats(life, end, history, leases);
     beats.sort_by_key(|request| request.received);
     Some(Kept::Beats(beats))
 }
 
-/// The beats of what this lease followed up to the version `end`, of what that followed, and so on.
-fn beats<'a>(
-    life: &Life<'a>,
+/// Whether this lease has followed one and the same thing from its grant to its end, and no other lease: then it is known
+/// when it was due.
+pub(crate) fn is_plain(life: &Life<'_>, end: u64) -> bool {
+    let grant = life.grant.map_or(0, |grant| grant.version.number);
+    let mut froms = life.object.versions.iter().filter(|version| version.number <= end);
+    let from = froms.clone().next_back().and_then(|version| version.at("/spec/renewFrom"));
+    from.is_none_or(|from| from.get("lease").is_none())
+        && froms.all(|version| version.number < grant || version.at("/spec/renewFrom") == from)
+}
+
+/// The version since which this lease has followed what it followed at `end`.
+fn since<'a>(life: &Life<'a>, end: u64) -> Option<Version<'a>> {
+    let from = life.object.as_of(end)?.at("/spec/renewFrom")?;
+    let before = life.object.versions.iter().rev().filter(|version| version.number <= end);
+    before.take_while(|version| version.at("/spec/renewFrom") == Some(from)).last().copied()
+}
+
+/// The names of the leases that one of this name has followed between two versions.
+fn followed<'a>(
+    (namespace, name): (&'a str, &'a str),
+    since: u64,
     end: u64,
-    history: &History<'a>,
     leases: &ByName<'_, 'a>,
-    depth: usize,
-) -> Vec<&'a Request> {
-    let Some(from) = life.object.as_of(end).and_then(|version| version.at("/spec/renewFrom")) else {
+) -> BTreeSet<&'a str> {
+    let lives = leases.get(&(namespace, name)).into_iter().flatten();
+    let versions = lives.flat_map(|life| {
+        let first = life.object.versions.partition_point(|version| version.number <= since).saturating_sub(1);
+        life.object.versions.iter().skip(first).filter(|version| version.number <= end)
+    });
+    versions.filter_map(|version| version.at("/spec/renewFrom/lease/name")?.as_str()).collect()
+}
+
+/// Whether the leases that this one followed between two versions, one after another, came to a circle meanwhile.
+fn circles<'a>(life: &Life<'a>, since: u64, end: u64, leases: &ByName<'_, 'a>) -> bool {
+    fn visit<'a>(
+        name: &'a str,
+        path: &mut Vec<&'a str>,
+        known: &mut BTreeSet<&'a str>,
+        follows: &impl Fn(&'a str) -> BTreeSet<&'a str>,
+    ) -> bool {
+        if path.contains(&name) {
+            return true;
+        }
+        if !known.insert(name) {
+            return false;
+        }
+        path.push(name);
+        let found = follows(name).into_iter().any(|next| visit(next, path, known, follows));
+        path.pop();
+        found
+    }
+    let namespace = life.object.namespace;
+    let follows = |name| followed((namespace, name), since, end, leases);
+    visit(life.object.name, &mut Vec::new(), &mut BTreeSet::new(), &follows)
+}
+
+/// The beats of what this lease followed up to the version `end`, of what that followed, and so on. They go round in no circle.
+fn beats<'a>(life: &Life<'a>, end: u64, history: &History<'a>, leases: &ByName<'_, 'a>) -> Vec<&'a Request> {
+    let Some((from, since)) = life
+        .object
+        .as_of(end)
+        .and_then(|version| version.at("/spec/renewFrom"))
+        .zip(since(life, end).map(|version| version.number))
+    else {
         return Vec::new();
     };
-    // What it has followed since then.
-    let before = life.object.versions.iter().rev().filter(|version| version.number <= end);
-    let since = before.take_while(|version| version.at("/spec/renewFrom") == Some(from)).last();
-    let Some(since) = since.map(|version| version.number) else { return Vec::new() };
     let named = |kind: &str| from.get(kind)?.get("name")?.as_str();
     if let Some(name) = named("lease") {
-        let sources = leases.get(&(life.object.namespace, name)).map(Vec::as_slice).unwrap_or_default();
-        if depth >= LONGEST_CHAIN || name == life.object.name {
-            return Vec::new();
-        }
-        let of_source = sources.iter().flat_map(|source| {
-            let signs = source.renewals.iter().chain(source.grant.as_ref());
-            let own = signs.filter(|sign| sign.version.number > since).map(|sign| sign.version.made_by);
-            let until = source.end.as_ref().map_or(end, |over| over.version.number.min(end));
-            own.chain(beats(source, until, history, leases, depth + 1)).collect::<Vec<_>>()
-        });
-        return of_source.collect();
+        let sources = leases.get(&(life.object.namespace, name)).into_iter().flatten();
+        let alive = sources.filter(|source| source.end.is_none_or(|over| over.version.number > since));
+        return alive.flat_map(|source| of_lease(source, since, end, history, leases)).collect();
     }
     let (namespace, name) = match (named("coordinationLease"), named("node")) {
         (Some(name), _) => (life.object.namespace, name),
@@ -110,27 +173,48 @@ fn beats<'a>(
         .collect()
 }
 
-/// The request by which the Pod of this uid was lost at the earliest.
-///
-/// Answers `None` for a Pod that the log knows nothing of, and `Some(None)` if it lives.
-fn lost<'a>(uid: &str, history: &History<'a>) -> Option<Option<&'a Request>> {
-    let pod = history.objects.get(uid)?;
+/// What renewed a lease that is followed, and so renewed its followers: its grant, renewals by hand, and what it followed
+/// itself, as far as that came before its own deadline.
+fn of_lease<'a>(
+    source: &Life<'a>,
+    since: u64,
+    end: u64,
+    history: &History<'a>,
+    leases: &ByName<'_, 'a>,
+) -> Vec<&'a Request> {
+    let until = source.end.as_ref().map_or(end, |over| over.version.number.min(end));
+    let signs = source.grant.iter().chain(&source.renewals);
+    let signs = signs.filter(|sign| sign.version.number < until);
+    let mut all: Vec<(&Request, bool, bool)> = signs
+        .map(|sign| (sign.version.made_by, true, sign.version.number > since))
+        .chain(beats(source, until, history, leases).into_iter().map(|beat| (beat, false, true)))
+        .collect();
+    all.sort_by_key(|(request, ..)| request.received);
+    // Whatever its TTL was at the time.
+    let ttls = source.object.versions.iter().filter_map(|version| seconds(version, "ttlSeconds"));
+    let ttl = ttls.min().unwrap_or_default();
+    let mut last: Option<&Request> = None;
+    all.retain(|(request, by_hand, _)| {
+        let counts =
+            *by_hand || last.is_some_and(|last| running(last.received, request.answered, &[]) <= ttl);
+        if counts {
+            last = Some(request);
+        }
+        counts
+    });
+    all.into_iter().filter(|(.., new)| *new).map(|(request, ..)| request).collect()
+}
+
+/// How a Pod was lost; `None`: it lives.
+fn lost<'a>(pod: &Object<'a>) -> Option<Loss<'a>> {
     let finished = |version: &&Version<'a>| {
         let phase = version.at("/status/phase").and_then(Value::as_str);
         matches!(phase, Some("Succeeded" | "Failed"))
     };
     let finished = pod.versions.iter().find(finished).map(|version| version.made_by);
     let deleting = pod.versions.iter().find(|version| version.is_deleting()).map(|version| version.made_by);
-    Some(finished.into_iter().chain(deleting).chain(pod.gone_by).min_by_key(|request| request.received))
-}
-
-/// Whether two leases of ours follow one another in a circle, or too many do: then they follow nothing.
-fn is_refused(life: &Life<'_>, end: u64) -> bool {
-    // The end itself says nothing of it any more.
-    let before = life.object.as_of(end.saturating_sub(1));
-    let conditions = before.and_then(|version| version.at("/status/conditions"));
-    conditions.and_then(Value::as_array).into_iter().flatten().any(|condition| {
-        condition["type"] == "Following"
-            && matches!(condition["reason"].as_str(), Some("Cycle" | "ChainTooLong"))
-    })
+    let latest = finished.into_iter().chain(pod.gone_by).min_by_key(|request| request.received);
+    // Whatever lets it go in the end may not be in the log.
+    let earliest = deleting.into_iter().chain(latest).min_by_key(|request| request.received)?;
+    Some(Loss { earliest, latest })
 }

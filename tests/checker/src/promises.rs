@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::{
     Checker, Figures, Promise, Report, Request, Violation,
     annotations::Attached,
-    follow::{self, ByName, Kept},
+    follow::{self, ByName, Kept, Loss},
     history::{History, Object, Version},
     life::{End, FINALIZER, GROUP, Life, Release, Sign, seconds},
 };
@@ -84,24 +84,27 @@ impl<'a> Check<'a> {
             .as_of(version.number)
             .and_then(|version| seconds(version, "maxLifetimeSeconds"))
             .is_some_and(|lifetime| lived + CLOCK >= lifetime);
-        let (kept_by, ttl) = match follow::kept(life, version.number, self.history, &self.by_name) {
-            None => (sign.version.made_by, ttl),
+        if capped {
+            return;
+        }
+        // From where the TTL counts, and from where it may, where that is no promise.
+        let (kept_by, ttl, perhaps) = match follow::kept(life, version.number, self.history, &self.by_name) {
+            None => (sign.version.made_by, ttl, None),
             Some(Kept::Unknown) => return,
-            Some(Kept::Until { lost, at_once, named }) => {
-                let Some(lost) = lost.filter(|lost| lost.received <= since || capped) else {
+            Some(Kept::Pod { loss, at_once, since: followed, named }) => {
+                let Some(Loss { earliest, latest }) = loss.filter(|loss| loss.earliest.received <= since)
+                else {
                     let what = "it expired though the Pod that it follows lives";
                     self.violation(Promise::NeverEarly, label, what, [request]);
                     return;
                 };
-                let is_grant = Some(sign.version.number) == life.grant.map(|grant| grant.version.number);
-                if lost.received > sign.version.made_by.received {
-                    (lost, if at_once { Duration::ZERO } else { ttl })
-                } else if at_once && named && is_grant {
-                    (sign.version.made_by, Duration::ZERO)
-                } else {
-                    // A renewal after that counts by itself.
-                    (sign.version.made_by, ttl)
-                }
+                // One that was lost before it was followed keeps nothing alive, and ends nothing unless it is named.
+                let was_there = latest.is_none_or(|latest| latest.received > followed);
+                let renewed = !was_there || sign.version.made_by.received >= earliest.received;
+                let from = if renewed { sign.version.made_by } else { earliest };
+                // The loss of a Pod ends a lease whatever has renewed it, as a revoke does.
+                let ends = at_once && (was_there || named);
+                (from, if ends { Duration::ZERO } else { ttl }, latest)
             }
             Some(Kept::Beats(beats)) => {
                 // One that came after the deadline saved nothing.
@@ -109,16 +112,17 @@ impl<'a> Check<'a> {
                     beat.received > last.received
                         && running(last.received, beat.answered, &stood_still) <= ttl
                 };
+                let perhaps = beats.iter().copied().rfind(|beat| beat.received <= since);
                 let last = beats
                     .into_iter()
                     .fold(sign.version.made_by, |last, beat| if in_time(last, beat) { beat } else { last });
-                (last, ttl)
+                (last, ttl, perhaps)
             }
         };
         let by_itself = std::ptr::eq(kept_by, sign.version.made_by);
         let from = if by_itself { sign.since } else { kept_by.received };
         let ran = running(from, since, &stood_still);
-        if ran + CLOCK < ttl && !capped {
+        if ran + CLOCK < ttl {
             let renewed = if Some(sign.version.number) == life.grant.map(|grant| grant.version.number) {
                 (Promise::NeverEarly, "its grant")
             } else {
@@ -128,7 +132,9 @@ impl<'a> Check<'a> {
                 if by_itself { renewed } else { (Promise::NeverEarly, "a sign of life of what it follows") };
             let what = format!("it expired {ran:?} after {}, though its TTL is {ttl:?}", renewed.1);
             self.violation(renewed.0, label, what, [kept_by, request]);
-        } else if !capped {
+        } else if follow::is_plain(life, version.number) {
+            let from = perhaps.map_or(from, |perhaps| perhaps.received.max(from));
+            let ran = running(from, since, &stood_still);
             let lease = format!("{}/{}", life.object.namespace, life.object.name);
             self.report.figures.lateness.push((ran.saturating_sub(ttl), lease));
         }
@@ -337,7 +343,7 @@ impl<'a> Check<'a> {
 }
 
 /// The time from `from` to `to`, less the times that lie in any of `without`.
-fn running(from: Timestamp, to: Timestamp, without: &[(Timestamp, Timestamp)]) -> Duration {
+pub(crate) fn running(from: Timestamp, to: Timestamp, without: &[(Timestamp, Timestamp)]) -> Duration {
     let mut without: Vec<_> =
         without.iter().map(|(begin, end)| ((*begin).max(from), (*end).min(to))).collect();
     without.sort();

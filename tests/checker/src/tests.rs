@@ -780,3 +780,40 @@ fn no_lease_expires_as_long_as_its_pod_lives_nor_within_its_ttl_after_that() {
         assert_eq!(!report.violations.is_empty(), early, "{lost} {rest} {on_loss}: {report}");
     }
 }
+
+#[test]
+fn a_pod_that_was_lost_before_it_was_followed_keeps_nothing_alive() {
+    for (rest, early) in [(9.0, true), (10.1, false)] {
+        let mut log = Log::default();
+        log.create("pods/web", json!({"spec": {}}));
+        let uid = log.object("pods/web")["metadata"]["uid"].clone();
+        log.grant("lease", json!({"ttlSeconds": 10}));
+        log.sleep(1.0);
+        log.patch("kubelet", "pods/web/status", json!({"status": {"phase": "Failed"}}));
+        log.sleep(1.0);
+        log.patch(
+            "holder",
+            "leases/lease",
+            json!({"spec": {"renewFrom": {"pod": {"name": "web", "uid": uid}}}}),
+        );
+        log.sleep(rest - 2.0);
+        log.end("lease");
+        let report = Checker::new(OPERATOR).check(&log.requests);
+        assert_eq!(!report.violations.is_empty(), early, "{rest}: {report}");
+    }
+}
+
+#[test]
+fn a_beat_after_the_deadline_of_a_lease_in_between_saves_nothing() {
+    let mut log = Log::default();
+    log.create("heartbeats/heart", json!({"spec": {"renewTime": "0"}}));
+    log.grant("middle", follows_heart());
+    log.grant("lease", json!({"ttlSeconds": 20, "renewFrom": {"lease": {"name": "middle"}}}));
+    log.sleep(10.1);
+    log.beat("heart");
+    log.end("middle");
+    log.sleep(10.0);
+    log.end("lease");
+    let report = Checker::new(OPERATOR).check(&log.requests);
+    assert!(report.violations.is_empty(), "{report}");
+}

@@ -171,6 +171,9 @@ impl Model for Scenario {
             Property::sometimes("sometimes a renewal is too late", |_, world: &World| {
                 world.history.seen.refused
             }),
+            Property::sometimes("sometimes a beat renews what follows it", |_, world: &World| {
+                world.history.seen.beaten
+            }),
         ]
     }
 }

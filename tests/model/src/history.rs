@@ -50,6 +50,8 @@ pub struct Outage {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Life {
     name: &'static str,
+    /// Whether it follows the heartbeat.
+    follows: bool,
     /// When it was granted or renewed last, and which of the two.
     sign: Option<(u32, bool)>,
     ended: Option<u32>,
@@ -74,6 +76,8 @@ pub struct History {
     /// When each ConfigMap was attached to what it is attached to.
     attached: BTreeMap<&'static str, u32>,
     terms: BTreeMap<i64, String>,
+    /// When each replica last read the heartbeat.
+    looked: BTreeMap<String, u32>,
     /// Those that hit everybody.
     pub outages: Vec<Outage>,
     /// The first promise that was broken.
@@ -101,6 +105,8 @@ pub struct Sights {
     pub conflict: bool,
     /// A renewal came too late.
     pub refused: bool,
+    /// A beat renewed what follows it.
+    pub beaten: bool,
 }
 
 impl History {
@@ -111,10 +117,27 @@ impl History {
     }
 
     /// Somebody made a lease.
-    pub fn created(&mut self, name: &'static str, server: &Server) {
+    pub fn created(&mut self, name: &'static str, follows: bool, server: &Server) {
         if let Some(uid) = uid_of(server, name) {
-            self.lives.insert(uid, Life { name, ..Life::default() });
+            self.lives.insert(uid, Life { name, follows, ..Life::default() });
         }
+    }
+
+    /// The heart has beaten: before a deadline, that renews what follows it.
+    pub fn beaten(&mut self, now: u32) {
+        for life in self.lives.values_mut().filter(|life| life.follows && life.ended.is_none()) {
+            if let Some((sign, _)) = life.sign
+                && now < sign + TTL
+            {
+                life.sign = Some((now, false));
+                self.seen.beaten = true;
+            }
+        }
+    }
+
+    /// A replica has read the heartbeat.
+    pub fn looked(&mut self, identity: &str, now: u32) {
+        self.looked.insert(identity.to_owned(), now);
     }
 
     /// The holder tried to renew.
@@ -224,7 +247,7 @@ impl History {
             return;
         }
         life.ended = Some(now);
-        let (name, sign) = (life.name, life.sign);
+        let (name, follows, sign) = (life.name, life.follows, life.sign);
         self.seen.revoked |= reason("Revoked");
         if !reason("Expired") {
             return;
@@ -238,6 +261,10 @@ impl History {
             let promise = if renewal { Promise::OneOutcome } else { Promise::NeverEarly };
             let what = format!("lease {name} expired {passed} ticks after its grant or renewal");
             return self.violation(promise, what);
+        }
+        if follows && self.looked.get(sender.identity).is_none_or(|looked| *looked < sign + TTL) {
+            let what = format!("lease {name} expired without a look at what it follows");
+            return self.violation(Promise::NeverEarly, what);
         }
         let (mut reachable, mut silent, mut last) = (passed, false, 0);
         for outage in &self.outages {

@@ -13,6 +13,7 @@ use crate::{
     lessor::clock::LeaseClock,
     operator::{
         attached::Kind,
+        follow::{Lookout, SourceKind},
         hearing::Now,
         replica::{Replica, Ticket},
         request::{Answer, Refusal, Request},
@@ -35,6 +36,7 @@ fn settings(identity: &str) -> Settings {
         lease_duration: 5 * TICK,
         pending_warning: 1000 * TICK,
         status_rate: 1000.0,
+        follow: vec![SourceKind::CoordinationLease],
         ..Settings::default()
     }
 }
@@ -51,7 +53,9 @@ pub struct Seat {
     date: Option<(Timestamp, Duration)>,
     kind: Arc<Kind>,
     /// Its watches, in the order of [`Stream::ALL`].
-    pub watches: [Watch; 3],
+    pub watches: [Watch; 4],
+    /// The heartbeat that it wants to watch.
+    pub looks_out: Option<Lookout>,
     /// What it has asked and waits for.
     pub asked: BTreeMap<Ticket, Asked>,
     /// When the replica wants to act again if nothing happens before.
@@ -76,6 +80,8 @@ pub struct Watch {
     pub news: VecDeque<News>,
     /// Whether it is open.
     pub open: bool,
+    /// Whether it has ever been open, so that it goes on where it was.
+    pub begun: bool,
     /// Since when nothing comes through.
     pub held: Option<u32>,
 }
@@ -105,7 +111,10 @@ impl Seat {
     /// A replica that starts now, and has seen nothing.
     pub fn start(number: usize, run: u32, born: u32, server: &Server) -> Self {
         let identity = format!("r{number}_{run}");
-        let watch = |stream| Watch { news: server.list(stream).into(), open: true, held: None };
+        let watch = |stream| match stream {
+            Stream::Heart => Watch { news: VecDeque::new(), open: false, begun: false, held: None },
+            _ => Watch { news: server.list(stream).into(), open: true, begun: true, held: None },
+        };
         let mut clock = LeaseClock::new(Duration::ZERO);
         for stream in OURS {
             clock.sent(opening(stream), Duration::ZERO);
@@ -119,6 +128,7 @@ impl Seat {
             date: Some((time(born), Duration::ZERO)),
             kind: Arc::new(Kind::config_map()),
             watches: Stream::ALL.map(watch),
+            looks_out: None,
             asked: BTreeMap::new(),
             wakes: None,
             digest: 0,
@@ -152,6 +162,12 @@ impl Seat {
     pub fn poll(&mut self, now: u32) -> Vec<Asked> {
         let mono = self.mono(now);
         let output = self.replica.0.poll(&self.now(now));
+        if let Some(lookouts) = output.lookouts {
+            // It follows one heartbeat at most.
+            self.looks_out = lookouts.into_iter().next();
+            self.watches[Stream::Heart as usize] =
+                Watch { news: VecDeque::new(), open: false, begun: false, held: None };
+        }
         let mut given_up = Vec::new();
         for ticket in output.cancelled {
             given_up.extend(self.asked.remove(&ticket));
@@ -230,7 +246,7 @@ impl Seat {
         };
         self.hear(now, |seat, mono| {
             for news in news {
-                if stream != Stream::Maps {
+                if OURS.contains(&stream) {
                     match news {
                         News::Broken => seat.clock.broke(),
                         // A watch is opened by an answer.
@@ -265,6 +281,12 @@ impl Seat {
             (_, News::Map(map, there)) => {
                 Observation::Object(Arc::clone(&self.kind), None, seen(map.object.clone(), there))
             }
+            (_, News::Heart(heart, there)) => {
+                Observation::Source(self.lookout(), seen(heart.object.clone(), there))
+            }
+            (Stream::Heart, news) => {
+                Observation::Source(self.lookout(), whole(news, crate::server::NAMESPACE, failing))
+            }
             (Stream::Lessor, news) => Observation::Lessor(whole(news, "", failing)),
             (Stream::Leases, news) => {
                 Observation::Lease(None, whole(news, crate::server::NAMESPACE, failing))
@@ -277,11 +299,19 @@ impl Seat {
         }
     }
 
+    fn lookout(&self) -> Lookout {
+        self.looks_out.clone().unwrap_or(Lookout {
+            kind: SourceKind::CoordinationLease,
+            namespace: None,
+            name: None,
+        })
+    }
+
     /// Takes note of what this replica now is.
     pub fn note(&mut self) {
         let mut state = DefaultHasher::new();
         self.replica.0.digest(&mut state);
-        (&self.identity, self.born, &self.clock, &self.watches, self.wakes).hash(&mut state);
+        (&self.identity, self.born, &self.clock, &self.watches, &self.looks_out, self.wakes).hash(&mut state);
         self.date.map(|(date, at)| (date.as_second(), at)).hash(&mut state);
         for (ticket, asked) in &self.asked {
             (ticket, asked.sent, asked.by, asked.held).hash(&mut state);
@@ -343,6 +373,7 @@ fn hash_answer(answer: &Answer, state: &mut impl Hasher) {
         Answer::Lessor(lessor) => lessor.metadata.resource_version.hash(state),
         Answer::Lease(lease) => lease.metadata.resource_version.hash(state),
         Answer::Object(meta) => meta.resource_version.hash(state),
-        Answer::Source(_) | Answer::Deleted | Answer::Gone | Answer::Refused(_) => {}
+        Answer::Source(sighting) => sighting.hash(state),
+        Answer::Deleted | Answer::Gone | Answer::Refused(_) => {}
     }
 }

@@ -13,9 +13,13 @@ use k8s_openapi::{
 use serde_json::{Value, json};
 
 use crate::{
-    api::{Lease, LeaseSpec, LeaseStatus, Lessor, LessorStatus, lessor::LessorSpec, recorded::GRANT_MANAGER},
+    api::{
+        Lease, LeaseSpec, LeaseStatus, Lessor, LessorStatus, RenewFrom, lease::SourceName,
+        lessor::LessorSpec, recorded::GRANT_MANAGER,
+    },
     operator::{
         attached::Removal,
+        follow::{Sighting, Sign},
         record::Place,
         request::{Answer, Refusal, Request},
         server::FIELD_MANAGER,
@@ -25,6 +29,8 @@ use crate::{
 
 /// Where everything lies.
 pub const NAMESPACE: &str = "shop";
+/// The name of the heartbeat that a lease may follow.
+pub const HEART: &str = "heart";
 /// The name of the `Lessor`.
 pub const LESSOR: &str = "default";
 /// Whoever renews.
@@ -39,11 +45,13 @@ pub struct Rules {
     pub terms: bool,
     /// The spec of a lease that has ended never changes.
     pub freeze: bool,
+    /// What is read is what there is, and not what a cache had before.
+    pub fresh: bool,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { versions: true, terms: true, freeze: true }
+        Self { versions: true, terms: true, freeze: true, fresh: true }
     }
 }
 
@@ -70,6 +78,8 @@ pub enum News {
     Lease(Arc<Stored<Lease>>, bool),
     /// A ConfigMap's metadata, and whether it is still there.
     Map(Arc<Stored<ObjectMeta>>, bool),
+    /// The heartbeat, and whether it is still there.
+    Heart(Arc<Stored<Sighting>>, bool),
     /// Everything has been shown: these.
     All(Box<[&'static str]>),
     /// The watch goes on where it broke.
@@ -78,7 +88,7 @@ pub enum News {
     Broken,
 }
 
-/// The three watches of a replica.
+/// The watches of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stream {
     /// Of our `Lessor`.
@@ -87,11 +97,13 @@ pub enum Stream {
     Leases,
     /// Of ConfigMaps.
     Maps,
+    /// Of the heartbeat, if a lease follows it.
+    Heart,
 }
 
 impl Stream {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Lessor, Self::Leases, Self::Maps];
+    pub const ALL: [Self; 4] = [Self::Lessor, Self::Leases, Self::Maps, Self::Heart];
 }
 
 /// The state of the server. Keys are the names of objects.
@@ -106,11 +118,15 @@ pub struct Server {
     pub leases: BTreeMap<&'static str, Arc<Stored<Lease>>>,
     /// ConfigMaps.
     pub maps: BTreeMap<&'static str, Arc<Stored<ObjectMeta>>>,
+    /// The heartbeat.
+    pub heart: Option<Arc<Stored<Sighting>>>,
+    /// How it was first, for a server that reads from a cache.
+    first_heart: Option<Arc<Stored<Sighting>>>,
 }
 
 impl Hash for Server {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.version, self.uids, &self.lessor, &self.leases, &self.maps).hash(state);
+        (self.version, self.uids, &self.lessor, &self.leases, &self.maps, &self.heart).hash(state);
     }
 }
 
@@ -151,11 +167,13 @@ impl Server {
                 self.leases.values().map(|lease| News::Lease(Arc::clone(lease), true)).collect()
             }
             Stream::Maps => self.maps.values().map(|map| News::Map(Arc::clone(map), true)).collect(),
+            Stream::Heart => self.heart.iter().map(|heart| News::Heart(Arc::clone(heart), true)).collect(),
         };
         news.push(News::All(match stream {
             Stream::Lessor => self.lessor.iter().map(|_| LESSOR).collect(),
             Stream::Leases => self.leases.keys().copied().collect(),
             Stream::Maps => self.maps.keys().copied().collect(),
+            Stream::Heart => self.heart.iter().map(|_| HEART).collect(),
         }));
         news
     }
@@ -217,8 +235,12 @@ impl Server {
                 Some(map) => Answer::Object(Box::new(map.object.clone())).into(),
                 None => Answer::Gone.into(),
             },
-            // No lease of this model follows anything.
-            Request::ReadSource { .. } => Answer::Gone.into(),
+            Request::ReadSource { .. } => {
+                match if self.rules.fresh { &self.heart } else { &self.first_heart } {
+                    Some(heart) => Answer::Source(Box::new(heart.object.clone())).into(),
+                    None => Answer::Gone.into(),
+                }
+            }
             Request::Remove { object, removal } => self.remove_from_map(&object.place.name, removal),
         }
     }
@@ -297,9 +319,20 @@ impl Server {
 
     // --- Holders and others ------------------------------------------------------------------------------------
 
-    /// Somebody makes a lease.
-    pub fn create_lease(&mut self, name: &'static str, ttl: i64, now: Timestamp) -> Option<News> {
-        let mut lease = Lease::new(name, LeaseSpec { ttl_seconds: ttl, ..LeaseSpec::default() });
+    /// Somebody makes a lease, perhaps one that follows the heartbeat.
+    pub fn create_lease(
+        &mut self,
+        name: &'static str,
+        ttl: i64,
+        follows: bool,
+        now: Timestamp,
+    ) -> Option<News> {
+        let heart = RenewFrom {
+            coordination_lease: Some(SourceName { name: HEART.to_owned() }),
+            ..RenewFrom::default()
+        };
+        let renew_from = follows.then_some(heart);
+        let mut lease = Lease::new(name, LeaseSpec { ttl_seconds: ttl, renew_from, ..LeaseSpec::default() });
         lease.metadata.namespace = Some(NAMESPACE.to_owned());
         lease.metadata.uid = Some(self.next_uid());
         lease.metadata.generation = Some(1);
@@ -331,6 +364,31 @@ impl Server {
     pub fn revoke(&mut self, name: &'static str, now: Timestamp) -> Option<News> {
         let lease = self.leases.get(name)?.object.clone();
         self.delete_lease(name, lease, now).news
+    }
+
+    /// The heart beats; if it isn't there it is made.
+    pub fn beat(&mut self, now: Timestamp) -> News {
+        let known = self.heart.as_ref().and_then(|heart| match heart.object.sign {
+            Sign::Heartbeat { uid, .. } => Some(uid),
+            Sign::Pod { .. } => None,
+        });
+        let uid = known.unwrap_or_else(|| self.next_uid().parse().unwrap_or_default());
+        self.version += 1;
+        let renew_time = Some(format!("the {}th", self.version).into());
+        let sign = Sign::Heartbeat { uid, renew_time, recorded: Some(now) };
+        let heart =
+            stored_heart(Sighting { place: Place::new(NAMESPACE, HEART), version: self.version, sign });
+        self.heart = Some(Arc::clone(&heart));
+        self.first_heart.get_or_insert_with(|| Arc::clone(&heart));
+        News::Heart(heart, true)
+    }
+
+    /// Somebody deletes the heartbeat.
+    pub fn drop_heart(&mut self) -> Option<News> {
+        let mut heart = self.heart.take()?.object.clone();
+        self.version += 1;
+        heart.version = self.version;
+        Some(News::Heart(stored_heart(heart), false))
     }
 
     /// Somebody makes a ConfigMap, or another of that name in its place, with these annotations.
@@ -488,6 +546,12 @@ fn stored_lease(lease: Lease) -> Arc<Stored<Lease>> {
         (reasons, status.attached).hash(&mut state);
     }
     Arc::new(Stored { hash: state.finish(), object: lease })
+}
+
+fn stored_heart(heart: Sighting) -> Arc<Stored<Sighting>> {
+    let mut state = DefaultHasher::new();
+    heart.hash(&mut state);
+    Arc::new(Stored { hash: state.finish(), object: heart })
 }
 
 fn stored_map(map: ObjectMeta) -> Arc<Stored<ObjectMeta>> {

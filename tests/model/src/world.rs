@@ -100,6 +100,10 @@ pub enum Edit {
     Replace(&'static str),
     /// Somebody deletes our `Lessor`.
     DropLessor,
+    /// The heart beats; if it isn't there it is made.
+    Beat,
+    /// Somebody deletes the heartbeat.
+    DropHeart,
 }
 
 /// What may happen.
@@ -198,13 +202,15 @@ pub enum Form {
     Whole,
     /// A key to `a`, another to `b`.
     Keys,
+    /// As a whole, to lease `a`, which follows a heartbeat.
+    Followed,
 }
 
 impl Form {
     fn annotations(self, lease: &str) -> BTreeMap<String, String> {
         let pair = |name: &str, lease: &str| (name.to_owned(), lease.to_owned());
         match self {
-            Self::Whole => [pair("lessor.dev/lease", lease)].into(),
+            Self::Whole | Self::Followed => [pair("lessor.dev/lease", lease)].into(),
             Self::Keys => [pair("key.lessor.dev/one", lease), pair("key.lessor.dev/two", "b")].into(),
         }
     }
@@ -216,8 +222,12 @@ impl World {
         let mut server = Server::new(rules);
         let mut history = History::default();
         for name in LEASES {
-            server.create_lease(name, TTL.into(), time(0));
-            history.created(name, &server);
+            let follows = form == Form::Followed && name == "a";
+            server.create_lease(name, TTL.into(), follows, time(0));
+            history.created(name, follows, &server);
+        }
+        if form == Form::Followed {
+            server.beat(time(0));
         }
         server.create_map(MAP, form.annotations("a"));
         history.attached(MAP, 0);
@@ -360,6 +370,13 @@ impl World {
         if self.weather.is_some_and(|weather| weather.whom.is_none()) {
             return;
         }
+        if form == Form::Followed {
+            // Whatever else may change is tried without it.
+            actions.push(Action::Edit(Edit::Beat));
+            actions.extend(self.server.heart.as_ref().map(|_| Action::Edit(Edit::DropHeart)));
+            actions.extend(self.server.leases.get("a").map(|_| Action::Edit(Edit::Renew("a"))));
+            return;
+        }
         for name in LEASES {
             match self.server.leases.get(name) {
                 None => actions.push(Action::Edit(Edit::Create(name))),
@@ -442,9 +459,8 @@ impl World {
                 continue;
             }
             for stream in Stream::ALL {
-                let Some(watch) = self.seat(number).map(|seat| &seat.watches[stream as usize]) else {
-                    continue;
-                };
+                let Some(seat) = self.seat(number) else { continue };
+                let (watch, seat_looks_out) = (&seat.watches[stream as usize], seat.looks_out.is_some());
                 if watch.held.is_some() {
                     continue;
                 }
@@ -452,7 +468,8 @@ impl World {
                 if matches!(watch.news.front(), Some(News::Broken)) {
                     return self.look(number, stream);
                 }
-                if !watch.open && !refused {
+                let wanted = stream != Stream::Heart || seat_looks_out;
+                if wanted && !watch.open && !refused && (watch.begun || !silent) {
                     self.reopen(number, stream);
                     return self.look(number, stream);
                 }
@@ -520,10 +537,15 @@ impl World {
     }
 
     fn reopen(&mut self, number: usize, stream: Stream) {
+        let list = self.server.list(stream);
         if let Some(seat) = self.seat_mut(number) {
             let watch = &mut seat.watches[stream as usize];
             watch.open = true;
-            watch.news.push_front(News::Resumed);
+            if std::mem::replace(&mut watch.begun, true) {
+                watch.news.push_front(News::Resumed);
+            } else {
+                watch.news = list.into();
+            }
         }
     }
 
@@ -563,6 +585,9 @@ impl World {
     fn serve(&mut self, request: &Request, sender: &Sender<'_>) -> Answer {
         let before = is_write(request).then(|| self.server.clone());
         let done = self.server.handle(request, time(self.now));
+        if let Request::ReadSource { .. } = request {
+            Arc::make_mut(&mut self.history).looked(sender.identity, self.now);
+        }
         if let Some(before) = before {
             let history = Arc::make_mut(&mut self.history);
             history.after(request, &done.answer, &before, &self.server, sender, self.now);
@@ -577,10 +602,11 @@ impl World {
             let stream = match &news {
                 News::Lessor(..) => Stream::Lessor,
                 News::Lease(..) => Stream::Leases,
+                News::Heart(..) => Stream::Heart,
                 News::Map(..) | News::All(_) | News::Resumed | News::Broken => Stream::Maps,
             };
             for number in 0..self.places.len() {
-                if let Some(seat) = self.seat_mut(number) {
+                if let Some(seat) = self.seat_mut(number).filter(|seat| seat.watches[stream as usize].begun) {
                     seat.watches[stream as usize].news.push_back(news.clone());
                     seat.note();
                 }
@@ -696,7 +722,7 @@ impl World {
             if whom.is_none_or(|whom| whom == number)
                 && let Some(seat) = self.seat_mut(number)
             {
-                for watch in &mut seat.watches {
+                for watch in seat.watches.iter_mut().filter(|watch| watch.begun) {
                     watch.open = false;
                     watch.news.push_front(News::Broken);
                 }
@@ -727,8 +753,8 @@ impl World {
             Edit::Revoke(name) => self.server.revoke(name, at).into_iter().collect(),
             Edit::Touch(name) => self.server.touch_lease(name).into_iter().collect(),
             Edit::Create(name) => {
-                let news = self.server.create_lease(name, TTL.into(), at);
-                history.created(name, &self.server);
+                let news = self.server.create_lease(name, TTL.into(), false, at);
+                history.created(name, false, &self.server);
                 news.into_iter().collect()
             }
             Edit::Attach(lease) => {
@@ -745,6 +771,11 @@ impl World {
                 self.server.create_map(MAP, form.annotations(lease))
             }
             Edit::DropLessor => self.server.drop_lessor().into_iter().collect(),
+            Edit::Beat => {
+                history.beaten(now);
+                vec![self.server.beat(at)]
+            }
+            Edit::DropHeart => self.server.drop_heart().into_iter().collect(),
         };
         self.spread(news);
     }

@@ -15,7 +15,7 @@ fn number<T: std::str::FromStr>(name: &str, otherwise: T) -> T {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-fn scenarios(rules: Rules) -> [Scenario; 6] {
+fn scenarios(rules: Rules) -> [Scenario; 8] {
     let (faults, edits) = (number("MODEL_FAULTS", 1), number("MODEL_EDITS", 1));
     let scenario = |name, replicas, form, begins, ends| {
         let budget = Budget { faults, edits, ends };
@@ -27,6 +27,14 @@ fn scenarios(rules: Rules) -> [Scenario; 6] {
         scenario("three replicas", 3, Form::Whole, Begin::Granted(1), 8),
         scenario("all replicas start anew", 2, Form::Whole, Begin::Restarted(1), 9),
         scenario("everything is new", 2, Form::Whole, Begin::Start, 9),
+        scenario("a lease follows a heartbeat", 2, Form::Followed, Begin::Granted(1), 8),
+        scenario(
+            "a lease follows a heartbeat, and all start anew",
+            2,
+            Form::Followed,
+            Begin::Restarted(1),
+            9,
+        ),
         scenario("one replica, and everything is new", 1, Form::Whole, Begin::Start, 11),
     ]
 }
@@ -56,12 +64,22 @@ fn no_run_breaks_a_promise() {
     }
     println!("{total} states, depth {depth}");
     assert!(failed.is_empty(), "a promise is broken: {failed:?}");
-    assert_eq!(unshown, Some(Vec::new()), "what should happen somewhere never does");
+    // That the model shows something is a matter of the model. With more than one fault in a run, the bound is reached long
+    // before every kind of change was tried.
+    if number("MODEL_FAULTS", 1) > 1 {
+        println!("not shown within the bound: {unshown:?}");
+    } else {
+        assert_eq!(unshown, Some(Vec::new()), "what should happen somewhere never does");
+    }
 }
 
 /// The first promise that is found broken on an API server with a rule less.
 fn broken_without(rules: Rules) -> Option<&'static str> {
-    scenarios(rules).into_iter().find_map(|scenario| {
+    broken_among(scenarios(rules))
+}
+
+fn broken_among(scenarios: impl IntoIterator<Item = Scenario>) -> Option<&'static str> {
+    scenarios.into_iter().find_map(|scenario| {
         let broken = scenario.explore(300_000).broken?;
         println!("{}: {broken}", scenario.name);
         Some(broken.property)
@@ -84,4 +102,11 @@ fn without_the_rule_of_terms_deposed_primaries_are_not_harmless() {
 fn without_the_freeze_a_renewal_has_two_outcomes() {
     let rules = Rules { freeze: false, ..Rules::default() };
     assert_eq!(broken_without(rules), Some("P2 one outcome"));
+}
+
+#[test]
+fn with_reads_from_a_cache_a_lease_ends_though_what_it_follows_beats() {
+    let rules = Rules { fresh: false, ..Rules::default() };
+    let following = scenarios(rules).into_iter().filter(|scenario| scenario.form == Form::Followed);
+    assert_eq!(broken_among(following), Some("P1 never early"));
 }

@@ -116,7 +116,7 @@ fn while_its_source_lives_no_expiry_is_published() {
     play.beat("0");
     let (_, status) = play.status_written().expect("the condition");
     assert_eq!(status["expiryTime"], Value::Null);
-    assert_eq!(status["follows"], json!({"source": "node/worker"}));
+    assert_eq!(status["follows"], json!({"source": "node/worker", "uid": null}));
     let following =
         status["conditions"].as_array().expect("conditions").iter().find(|c| c["type"] == "Following");
     assert_eq!(following.expect("a condition")["reason"], "SourceAlive");
@@ -194,6 +194,39 @@ fn a_lease_that_ends_on_loss_ends_at_once_after_one_more_look() {
     let ticket = play.until(reads_source);
     play.answer(ticket, Answer::Gone);
     play.until(is_end);
+}
+
+#[test]
+fn a_lease_that_follows_itself_lives_by_renewals_of_its_own() {
+    let from = json!({"lease": {"name": "cart"}});
+    let mut play = Play::following(from.clone());
+    play.pass(8_000);
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["spec"] = spec(&from);
+        lease["spec"]["renewTime"] = json!("2027-01-15T08:00:08.000000Z");
+    });
+    play.pass(9_000);
+    assert!(!play.asked.iter().any(|(_, request)| is_end(request)));
+    play.pass(1_500);
+    play.until(is_end);
+}
+
+#[test]
+fn what_the_loss_of_a_pod_did_is_undone_for_a_lease_that_follows_it_no_more() {
+    let from = json!({"pod": {"name": "web", "onLoss": "End"}});
+    let mut play = Play::following(from.clone());
+    let pod = play.pod(false);
+    play.see(SourceKind::Pod, pod.clone());
+    play.settle(&spec(&from));
+    let lookout = Lookout { kind: SourceKind::Pod, namespace: None, name: None };
+    play.observe(Observation::Source(lookout, Seen::Gone(Box::new(pod))));
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["spec"]["ttlSeconds"] = json!(10);
+    });
+    play.pass(9_000);
+    assert!(!play.asked.iter().any(|(_, request)| is_end(request)));
 }
 
 #[test]
