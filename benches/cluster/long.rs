@@ -9,8 +9,8 @@ use crate::{bed::Bed, holder::Holders, table::Table, three};
 /// How many are renewed all the time.
 const HELD: usize = 500;
 /// How many come each second, to live for [`TTL`].
-const COME: usize = 25;
-const TTL: i64 = 20;
+const COME: usize = 10;
+const TTL: i64 = 50;
 /// How long it takes until nothing new is learned.
 const WARM: Duration = Duration::from_secs(180);
 const SAMPLE: Duration = Duration::from_secs(5);
@@ -19,7 +19,7 @@ pub(crate) async fn measure(bed: &Bed, lasts: Duration, table: &mut Table) {
     let replicas = three(bed, &[]).await;
     bed.leases_with_objects("held", 0..HELD, |_| TTL).await;
     let names = (0..HELD).map(|number| format!("held-{number}")).collect();
-    let holders = Holders::of(&bed.leases(), names, Duration::from_secs(5));
+    let holders = Holders::of(&bed.leases(), names, Duration::from_secs(10));
     let (begun, mut made, mut shown) = (Instant::now(), 0, Instant::now());
     let mut samples: Vec<(f64, Vec<f64>)> = Vec::new();
     let mut seconds = interval(Duration::from_secs(1));

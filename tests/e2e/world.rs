@@ -362,7 +362,7 @@ impl World {
     }
 
     /// By how much deadlines may have moved, since replicas of this world didn't hear the API server (P8).
-    fn moved(&self) -> Duration {
+    pub(crate) fn moved(&self) -> Duration {
         let end = format!("-operator-{}.log", self.namespace);
         let files = std::fs::read_dir(self.cluster.directory()).expect("the cluster's directory");
         let paths = files.map(|file| file.expect("a file").path());

@@ -7,6 +7,8 @@ use serde_json::Value;
 const WHOLE: &str = "lessor.dev/lease";
 const KEYS: &str = "lessor.dev/keys";
 const KEY_PREFIX: &str = "key.lessor.dev/";
+const PROPAGATION: &str = "lessor.dev/propagation";
+const POLICIES: [&str; 3] = ["Background", "Foreground", "Orphan"];
 
 /// What of an object is attached to which lease.
 #[derive(Debug, Default, PartialEq)]
@@ -23,6 +25,10 @@ impl Attached {
         let mut owners: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
         let annotations = || annotations.into_iter().flatten().filter_map(|(k, v)| Some((k, v.as_str()?)));
+        // An object of which nobody knows how it would be deleted isn't touched at all.
+        if annotations().any(|(name, policy)| name == PROPAGATION && !POLICIES.contains(&policy)) {
+            return Self::default();
+        }
         for (annotation, lease) in annotations() {
             if let Some(key) = annotation.strip_prefix(KEY_PREFIX) {
                 owners.entry(key).or_default().insert(lease);
@@ -69,6 +75,14 @@ mod tests {
 
     fn attached(annotations: Value) -> Attached {
         Attached::of(&json!({"metadata": {"annotations": annotations}}))
+    }
+
+    #[test]
+    fn a_propagation_policy_that_is_none_voids_all() {
+        let with =
+            |policy: &str| attached(json!({"lessor.dev/lease": "a", "lessor.dev/propagation": policy}));
+        assert_eq!(with("Orphan").whole.as_deref(), Some("a"));
+        assert_eq!(with("orphan"), Attached::default());
     }
 
     #[test]
