@@ -114,7 +114,11 @@ async fn takeover(bed: &Bed, replicas: &mut Vec<Replica>, of: &str, table: &mut 
         bed.leases().delete(name, &DeleteParams::default()).await.expect("a deletion");
     }
     replicas.remove(primary);
-    replicas.push(bed.replica(&[]).await);
+    let one = bed.replica(&[]).await;
+    let ready = one.ready().await.as_secs_f64();
+    table.add_with_aim(of, "start of one beside two that run: until it is ready", ready, "s", READY);
+    table.add(of, "start of one: its processor time meanwhile", one.processor_time().as_secs_f64(), "s");
+    replicas.push(one);
     let most = LEASE_DURATION + Duration::from_millis(100);
     table.add_with_aim(
         of,
