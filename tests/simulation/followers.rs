@@ -57,7 +57,8 @@ impl Source {
             _ => heart(name, BEAT),
         });
         let mut sources: Vec<Self> = faithful.collect();
-        sources.push(heart(*random.pick(&["heart-1", "node-1"]), random.seconds(3, 6)));
+        let &name = random.pick(&["heart-1", "node-1"]);
+        sources.push(heart(name, random.seconds(3, 6)));
         sources.extend(PODS.into_iter().take(1 + random.below(2)).map(|name| Self::Pod(Pod { name })));
         sources
     }

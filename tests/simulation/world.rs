@@ -570,11 +570,9 @@ impl World {
         let flaky = self.plan.until(self.now, |fault| fault == Fault::FlakyWatches).is_some();
         let Some(watch) = self.watches.get_mut(&id) else { return };
         for change in self.server.changes.get(watch.shown..to).unwrap_or_default() {
-            if watch.shows(change) {
-                if watch.pieces.send(Ok(change.line(watch.metadata_only))).is_err() {
-                    self.watches.remove(&id);
-                    return;
-                }
+            if watch.shows(change) && watch.pieces.send(Ok(change.line(watch.metadata_only))).is_err() {
+                self.watches.remove(&id);
+                return;
             }
         }
         watch.shown = watch.shown.max(to);
