@@ -131,6 +131,8 @@ struct Follower {
     /// Until something is known of its source.
     origin: Option<Origin>,
     view: View,
+    /// Whether its source was seen lost since it was last seen alive: what that ended is over, whatever can't be seen meanwhile.
+    lost: bool,
 }
 
 impl Follower {
@@ -279,6 +281,7 @@ impl Follows {
             pin: follow.uid.or(recorded),
             origin: Some(origin),
             view: View::Unknown,
+            lost: false,
         };
         self.leases.insert(uid, follower);
         self.places.insert(place.clone(), uid);
@@ -530,11 +533,19 @@ impl Follows {
             _ => follower.origin.take(),
         };
         let ends = follower.follow.ends_on_loss;
+        let was_lost = follower.lost;
+        follower.lost = match view {
+            View::Alive { .. } => false,
+            View::Lost(_) => true,
+            View::Unknown | View::Unseen(_) | View::Refused(_) => was_lost,
+        };
         let time = match (before, view) {
             (_, View::Alive { still: true }) => Time::Renew,
             (View::Alive { still: true }, View::Alive { still: false }) => Time::Renew,
             (_, View::Alive { still: false }) => Time::CatchUp,
             (View::Lost(_), View::Lost(_)) => Time::Keep,
+            // A renewal since then counts.
+            (_, View::Lost(_)) if ends && was_lost => Time::Keep,
             (_, View::Lost(reason)) => match origin {
                 // If it was named by its uid, then it was there before.
                 Some(Origin::Fresh) if ends && follower.follow.uid.is_some() => Time::End,

@@ -147,6 +147,21 @@ fn a_pod_that_is_first_seen_when_it_is_lost_may_have_lived_until_then() {
 }
 
 #[test]
+fn a_loss_that_was_seen_before_something_could_not_be_seen_ends_nothing_again() {
+    let mut follows = all();
+    let source = link(&mut follows, 1, "a", serde_json::json!({"pod": {"name": "web", "onLoss": "End"}}));
+    see(&mut follows, &source, pod(1, 7, false));
+    settle(&mut follows, 1);
+    follows.lose(&source, 2);
+    assert_eq!(settle(&mut follows, 1), Some((Time::End, Standing::Running)));
+    follows.set_unseen(&source, Some(following::UNWATCHED));
+    assert_eq!(settle(&mut follows, 1), Some((Time::Keep, Standing::Held)));
+    // Its holder may have renewed it since.
+    follows.set_unseen(&source, None);
+    assert_eq!(settle(&mut follows, 1), Some((Time::Keep, Standing::Running)));
+}
+
+#[test]
 fn a_lease_that_is_told_to_run_out_after_all_is_no_longer_cut_short() {
     let mut follows = all();
     let source = link(&mut follows, 1, "a", serde_json::json!({"pod": {"name": "web", "onLoss": "End"}}));
