@@ -296,6 +296,7 @@ impl Follows {
     pub fn granted(&mut self, uid: Uuid) {
         if let Some(follower) = self.leases.get_mut(&uid) {
             follower.view = View::Unknown;
+            follower.lost = false;
             follower.origin = Some(Origin::Fresh);
         }
     }
