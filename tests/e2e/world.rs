@@ -326,6 +326,7 @@ impl World {
     }
 
     /// Fails if a promise was broken.
+    #[expect(clippy::disallowed_methods, reason = "a destructor can't await")]
     fn check(&self) {
         let mut report = self.report();
         if !report.violations.is_empty() {
