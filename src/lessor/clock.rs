@@ -10,7 +10,8 @@ use super::LeaseTime;
 /// Holders of leases can't renew while the server doesn't answer, so no lease may run out meanwhile. The
 /// server counts as unreachable from the last *sign of life* (an answer, an event or bookmark of a watch, the
 /// clean end of a watch) to the next answer, if in between
-/// - a request failed or a watch broke: the clock is *suspect*, and nothing but a good answer clears it; or
+/// - a request failed or a watch broke, or the replica itself was paused: the clock is *suspect*, and nothing but a good answer
+///   clears it; or
 /// - a request has been out for longer than the patience (a second), and no request sent later has been
 ///   answered: a hung server breaks no connection. A single request that hangs among others that are answered
 ///   proves nothing.
@@ -119,6 +120,17 @@ impl LeaseClock {
         if !self.stands_still(mono) {
             self.last_life = self.last_life.max(mono);
         }
+    }
+
+    /// Whoever asks and listens wakes up, and should have at `due`. If that is long ago it was paused, and knows nothing of the time
+    /// since: whatever would have shown an outage may have come and gone.
+    pub fn woke(&mut self, due: Duration, mono: Duration) {
+        if !self.is_slow(due, mono) {
+            return;
+        }
+        // What was heard before anybody could look is no sign of life of the whole pause.
+        self.last_life = if self.stands_still(mono) { self.last_life.min(due) } else { due };
+        self.suspect = true;
     }
 
     /// A watch broke.
@@ -254,6 +266,33 @@ mod tests {
     }
 
     #[test]
+    fn a_pause_is_no_lease_time_from_when_it_was_to_wake_up() {
+        let mut clock = clock();
+        clock.heard(at(1000));
+        clock.woke(at(3000), at(3900));
+        assert_eq!(reads(&clock, 4000), 4000);
+        clock.woke(at(5000), at(9000));
+        assert_eq!(reads(&clock, 9000), 5000);
+        clock.answered(1, at(9100));
+        assert_eq!(reads(&clock, 9200), 5100);
+    }
+
+    #[test]
+    fn what_is_heard_on_waking_up_does_not_hide_the_pause() {
+        let mut clock = clock();
+        clock.heard(at(9000));
+        clock.woke(at(5000), at(9000));
+        assert_eq!(reads(&clock, 9000), 5000);
+        clock.answered(1, at(9100));
+        // It was silent before that already.
+        clock.sent(2, at(10_000));
+        clock.heard(at(10_500));
+        clock.woke(at(20_000), at(25_000));
+        clock.answered(2, at(25_000));
+        assert_eq!(reads(&clock, 25_000), 6400);
+    }
+
+    #[test]
     fn it_tells_when_a_deadline_will_have_come() {
         let mut clock = clock();
         clock.broke();
@@ -271,6 +310,7 @@ mod tests {
         Withdrawn(u64),
         Heard,
         Broke,
+        Woke(u64),
         Nothing,
     }
 
@@ -282,6 +322,7 @@ mod tests {
             (0..4u64).prop_map(Event::Withdrawn),
             Just(Event::Heard),
             Just(Event::Broke),
+            (0..5000u64).prop_map(Event::Woke),
             Just(Event::Nothing),
         ]
     }
@@ -317,6 +358,7 @@ mod tests {
                             Event::Withdrawn(id) => clock.withdrawn(id, at(mono)),
                             Event::Heard => clock.heard(at(mono)),
                             Event::Broke => clock.broke(),
+                            Event::Woke(late) => clock.woke(at(mono.saturating_sub(late)), at(mono)),
                             Event::Nothing => {}
                         }
                     }

@@ -116,6 +116,11 @@ impl Hearing {
         self.shared.heard_again.notified().await;
     }
 
+    /// Takes in that this replica wakes up, and wanted to at `due`: was it paused meanwhile?
+    pub fn woke(&self, due: Duration) {
+        self.with_clock(|clock, mono| clock.woke(due, mono));
+    }
+
     fn with_clock<T>(&self, change: impl FnOnce(&mut LeaseClock, Duration) -> T) -> T {
         let mono = self.start.elapsed();
         let mut state = self.shared.state.lock();

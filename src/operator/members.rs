@@ -85,15 +85,14 @@ mod tests {
     fn removal(keys: &[&str], version: Version) -> Result<Value, Refusal> {
         let attached: BTreeMap<&str, &str> =
             keys.iter().map(|key| (*key, "ended")).chain([("/spec/other", "lives")]).collect();
-        let annotations =
-            BTreeMap::from([(KEYS_ANNOTATION.to_owned(), serde_json::to_string(&attached).unwrap())]);
-        let keys = keys.iter().map(|key| Key::parse(key, KeyForm::Pointer).unwrap()).collect();
-        patch(&object(), UID.parse().unwrap(), version, &keys, &annotations)
+        let annotations = BTreeMap::from([(KEYS_ANNOTATION.to_owned(), json!(attached).to_string())]);
+        let keys = keys.iter().map(|key| Key::parse(key, KeyForm::Pointer).expect("a pointer")).collect();
+        patch(&object(), UID.parse().expect("a uid"), version, &keys, &annotations)
     }
 
     #[test]
     fn members_go_with_their_attachments_and_nothing_else_does() {
-        let patch = removal(&["/spec/a~1b", "/spec/deep/none", "/spec/none/deeper"], 7).unwrap();
+        let patch = removal(&["/spec/a~1b", "/spec/deep/none", "/spec/none/deeper"], 7).expect("a patch");
         assert_eq!(
             patch,
             json!([
@@ -110,7 +109,7 @@ mod tests {
 
     #[test]
     fn what_leads_into_an_array_stays_and_holds_up_nothing_else() {
-        let patch = removal(&["/spec/list/0", "/spec/deep"], 7).unwrap().to_string();
+        let patch = removal(&["/spec/list/0", "/spec/deep"], 7).expect("a patch").to_string();
         assert!(patch.contains(r#""op":"remove","path":"/spec/deep""#), "{patch}");
         assert!(!patch.contains(r#""path":"/spec/list/0""#), "{patch}");
         assert!(patch.contains(r#"\"/spec/list/0\":\"ended\""#), "it stays attached: {patch}");

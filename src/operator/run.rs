@@ -176,9 +176,13 @@ impl Shell {
     ) -> Result<(), Error> {
         let mut stop = std::pin::pin!(stop);
         let mut stop_by = None;
+        let mut wake_at = None;
         let mut batch = Vec::with_capacity(BATCH);
         let mut was_ready = false;
         loop {
+            if let Some(due) = wake_at {
+                self.hearing.woke(due);
+            }
             let now = self.hearing.now();
             let output = self.replica.poll(&now);
             self.perform(output);
@@ -189,7 +193,7 @@ impl Shell {
                 was_ready = true;
                 tracing::info!("ready: everything has been seen once");
             }
-            let wake_at = self.replica.wake_at(&now).into_iter().chain(stop_by).min();
+            wake_at = self.replica.wake_at(&now).into_iter().chain(stop_by).min();
             let wake = async {
                 match wake_at {
                     Some(at) => tokio::time::sleep_until(self.hearing.instant(at)).await,

@@ -89,6 +89,9 @@ mutant 'a primary shows itself before a deadline only when its writer lease has 
 mutant 'a slow answer is no sign of an outage' 'unit lessor::clock' src/lessor/clock.rs \
   'mono.saturating_sub(sent) > self.patience' '!@ && mono.saturating_sub(sent) > self.patience'
 
+mutant 'a pause of the replica itself is taken for rest' 'unit lessor::clock' src/lessor/clock.rs \
+  'if !self.is_slow(due, mono) {' 'if @ || !self.is_slow(due, mono) {'
+
 mutant 'an end is committed on an old sign of life' 'unit operator::replica' src/operator/replica/act.rs \
   'Step::Act(Act::End(_)) if now.silence > FRESH =>' 'Step::Act(Act::End(_)) if !@ && now.silence > FRESH =>'
 

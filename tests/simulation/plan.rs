@@ -122,20 +122,6 @@ impl Plan {
             let lasts = random.seconds(0, 30);
             plan.incidents.extend((0..REPLICAS).map(|replica| (at, Incident::Crash(replica, lasts))));
         }
-        // A replica whose watch has just broken by itself, and which then stands still through an outage to its end, sees
-        // nothing of that. The page on the proof says so among what isn't covered.
-        let faults = plan.faults.clone();
-        plan.incidents.retain(|(at, incident)| {
-            let Incident::Pause(_, lasts) = incident else { return true };
-            let missed = *at..*at + *lasts + Duration::from_secs(1);
-            let flaky = faults.iter().any(|(from, to, fault)| {
-                *fault == Fault::FlakyWatches && (*from..*to + Duration::from_secs(5)).contains(at)
-            });
-            let ends_meanwhile = |(_, to, fault): &(Duration, Duration, Fault)| {
-                *fault == Fault::Refuse(Whom::Everybody) && missed.contains(to)
-            };
-            !(flaky && faults.iter().any(ends_meanwhile))
-        });
         plan
     }
 

@@ -146,14 +146,20 @@ fn a_pod_that_is_first_seen_when_it_is_lost_may_have_lived_until_then() {
     }
 }
 
-#[test]
-fn a_loss_that_was_seen_before_something_could_not_be_seen_ends_nothing_again() {
+/// A lease whose Pod was seen, and then was lost: that has ended its time.
+fn ended_by_loss() -> (Follows, Source) {
     let mut follows = all();
     let source = link(&mut follows, 1, "a", serde_json::json!({"pod": {"name": "web", "onLoss": "End"}}));
     see(&mut follows, &source, pod(1, 7, false));
     settle(&mut follows, 1);
     follows.lose(&source, 2);
     assert_eq!(settle(&mut follows, 1), Some((Time::End, Standing::Running)));
+    (follows, source)
+}
+
+#[test]
+fn a_loss_that_was_seen_before_something_could_not_be_seen_ends_nothing_again() {
+    let (mut follows, source) = ended_by_loss();
     follows.set_unseen(&source, Some(following::UNWATCHED));
     assert_eq!(settle(&mut follows, 1), Some((Time::Keep, Standing::Held)));
     // Its holder may have renewed it since.
@@ -163,12 +169,7 @@ fn a_loss_that_was_seen_before_something_could_not_be_seen_ends_nothing_again() 
 
 #[test]
 fn a_lease_that_is_told_to_run_out_after_all_is_no_longer_cut_short() {
-    let mut follows = all();
-    let source = link(&mut follows, 1, "a", serde_json::json!({"pod": {"name": "web", "onLoss": "End"}}));
-    see(&mut follows, &source, pod(1, 7, false));
-    settle(&mut follows, 1);
-    follows.lose(&source, 2);
-    assert_eq!(settle(&mut follows, 1), Some((Time::End, Standing::Running)));
+    let (mut follows, _) = ended_by_loss();
     let runs_out = follow(serde_json::json!({"pod": {"name": "web"}}));
     let change = follows.link(uid(1), &Place::new("shop", "a"), Some(&runs_out), None, None);
     assert_eq!(change, Change { source: false, cut: true });
@@ -265,7 +266,7 @@ fn a_chain_is_no_longer_than_sixteen() {
     }
     let mut view = |n| {
         follows.settle(uid(n), |_| LeaseState::Runs);
-        follows.view_of(uid(n)).unwrap()
+        follows.view_of(uid(n)).expect("a follower")
     };
     assert_eq!(view(19), View::Alive { still: false });
     assert_eq!(view(5), View::Alive { still: false });
@@ -344,7 +345,7 @@ fn a_source_that_its_lookout_has_shown_before_is_read() {
     for n in 0..9_u128 {
         link(&mut follows, n, &format!("a{n}"), serde_json::json!({"pod": {"name": format!("p{n}")}}));
     }
-    let lookout = follows.replan().unwrap().first().unwrap().clone();
+    let lookout = follows.replan().and_then(|lookouts| lookouts.first().cloned()).expect("a lookout");
     let there: Shown = (0..9).map(|n| Place::new("shop", format!("p{n}"))).collect();
     for n in 0..9_u128 {
         let source = Source { kind: SourceKind::Pod, place: Place::new("shop", format!("p{n}")) };

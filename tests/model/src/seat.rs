@@ -161,6 +161,9 @@ impl Seat {
     /// Lets the replica act. Answers with the requests that it gave up.
     pub fn poll(&mut self, now: u32) -> Vec<Asked> {
         let mono = self.mono(now);
+        if let Some(due) = self.wakes {
+            self.clock.woke(due, mono);
+        }
         let output = self.replica.0.poll(&self.now(now));
         if let Some(lookouts) = output.lookouts {
             // It follows one heartbeat at most.

@@ -182,8 +182,8 @@ fn a_pod_is_pinned_at_once_and_no_time_passes_while_it_lives() {
     play.until(is_end);
 }
 
-#[test]
-fn a_lease_that_ends_on_loss_ends_at_once_after_one_more_look() {
+/// A lease that is to end with its Pod, which was there and is gone.
+fn pod_lost() -> Play {
     let from = json!({"pod": {"name": "web", "onLoss": "End"}});
     let mut play = Play::following(from.clone());
     let pod = play.pod(false);
@@ -191,6 +191,12 @@ fn a_lease_that_ends_on_loss_ends_at_once_after_one_more_look() {
     play.settle(&spec(&from));
     let lookout = Lookout { kind: SourceKind::Pod, namespace: None, name: None };
     play.observe(Observation::Source(lookout, Seen::Gone(Box::new(pod))));
+    play
+}
+
+#[test]
+fn a_lease_that_ends_on_loss_ends_at_once_after_one_more_look() {
+    let mut play = pod_lost();
     let ticket = play.until(reads_source);
     play.answer(ticket, Answer::Gone);
     play.until(is_end);
@@ -214,13 +220,7 @@ fn a_lease_that_follows_itself_lives_by_renewals_of_its_own() {
 
 #[test]
 fn what_the_loss_of_a_pod_did_is_undone_for_a_lease_that_follows_it_no_more() {
-    let from = json!({"pod": {"name": "web", "onLoss": "End"}});
-    let mut play = Play::following(from.clone());
-    let pod = play.pod(false);
-    play.see(SourceKind::Pod, pod.clone());
-    play.settle(&spec(&from));
-    let lookout = Lookout { kind: SourceKind::Pod, namespace: None, name: None };
-    play.observe(Observation::Source(lookout, Seen::Gone(Box::new(pod))));
+    let mut play = pod_lost();
     play.see_lease(|lease| {
         granted(lease);
         lease["spec"]["ttlSeconds"] = json!(10);
