@@ -6,27 +6,23 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 
 use super::{
     follow::{LeaseState, Standing, Time, Turn},
     hearing::Now,
     names::Names,
-    published::State,
-    record::{Place, Record, from_millis, millis},
+    record::{Place, Record},
+    recovery::{self, Recovered},
     seldom::Seldom,
     settings::Settings,
     shown::Shown,
-    step::{Held, granted_ttl, seconds, whole_seconds},
+    step::{Held, granted_ttl, seconds},
 };
 use crate::{
     api::Recorded,
     lessor::{self, AboveMax, LeaseTime, Lessor, Rate},
 };
-
-/// Times of the API are whole seconds, cut: what they show may be almost a second later.
-const RESOLUTION: Duration = Duration::from_secs(1);
 
 /// A lease, and what is remembered of it beside its object.
 #[derive(Clone, Debug, Hash)]
@@ -175,7 +171,7 @@ impl Leases {
         let mut change = Change { status_written: old.status != new.status, ..Change::default() };
         if change.status_written {
             entry.written_at = Some(now.mono);
-            entry.published_deadline = published_deadline(new, now);
+            entry.published_deadline = recovery::published_deadline(new, now);
             entry.nearer = false;
             if let Some(by) = entry.granted_by()
                 && new.status.grant.is_none_or(|grant| grant.time >= by)
@@ -197,7 +193,7 @@ impl Leases {
             if new.status.is_granted() {
                 // Just granted: its time runs from now on, a little after the grant.
                 grant(&mut self.lessor, new, now, settings);
-                if let Some(by) = granted_by(new, recorded) {
+                if let Some(by) = recovery::granted_by(new, recorded) {
                     entry.more.change(|more| more.granted_by = Some(by));
                 }
                 change.granted = true;
@@ -208,19 +204,19 @@ impl Leases {
         let before = self.lessor.deadline(uid);
         change.renewed = old.is_renewed_by(new);
         let held = self.lessor.lookup(uid).map(|lease| lease.ttl.as_duration());
-        let ttl = if published_ttl(&old) != published_ttl(new) {
-            ttl_granted(new, settings)
+        let ttl = if recovery::published_ttl(&old) != recovery::published_ttl(new) {
+            recovery::ttl_granted(new, settings)
         } else if old.ttl_seconds != new.ttl_seconds {
             // Until the primary publishes what it grants.
             granted_ttl(new.ttl_seconds, settings)
         } else {
-            held.unwrap_or_else(|| ttl_granted(new, settings))
+            held.unwrap_or_else(|| recovery::ttl_granted(new, settings))
         };
         if change.renewed || held != Some(ttl) {
             expect(new, self.lessor.renew_with(uid, ttl.into(), now.lease));
         }
         if old.max_lifetime_seconds() != new.max_lifetime_seconds() {
-            expect(new, self.lessor.set_end_by(uid, cap(new, recorded, now, settings)));
+            expect(new, self.lessor.set_end_by(uid, recovery::end_by(new, recorded, now, settings)));
         }
         if old.suspend || new.suspend || entry.standing != Standing::Running {
             stand(&mut self.lessor, entry, now);
@@ -241,7 +237,7 @@ impl Leases {
         self.places.insert(record.place.clone(), uid);
         let linger_until = ended.then(|| now.mono + settings.linger);
         let entry = Entry {
-            published_deadline: published_deadline(&record, now),
+            published_deadline: recovery::published_deadline(&record, now),
             nearer: false,
             record,
             stale: false,
@@ -528,23 +524,9 @@ fn take_back(lessor: &mut Lessor<Uuid>, uid: Uuid, now: &Now) {
     let _ = lessor.set_end_by(uid, lease.end_by);
 }
 
-fn published_ttl(record: &Record) -> Option<i64> {
-    record.status.grant.map(|grant| grant.ttl_seconds)
-}
-
-/// The TTL that a lease was granted: what is published, even if this replica would have granted another. Replicas may
-/// have different settings, for a while at least, and a lease must not end before what its holder was promised.
-fn ttl_granted(record: &Record, settings: &Settings) -> Duration {
-    let ours = granted_ttl(record.ttl_seconds, settings);
-    match published_ttl(record) {
-        Some(published) if published != whole_seconds(ours) => seconds(published),
-        _ => ours,
-    }
-}
-
 /// Puts a lease that was granted just now into the lessor.
 fn grant(lessor: &mut Lessor<Uuid>, record: &Record, now: &Now, settings: &Settings) {
-    let ttl = ttl_granted(record, settings);
+    let ttl = recovery::ttl_granted(record, settings);
     expect(record, lessor.grant(record.uid, ttl.into(), now.lease));
     let cap = record.max_lifetime_seconds().map(|lifetime| now.lease + seconds(lifetime));
     expect(record, lessor.set_end_by(record.uid, cap));
@@ -554,172 +536,11 @@ fn grant(lessor: &mut Lessor<Uuid>, record: &Record, now: &Now, settings: &Setti
 }
 
 /// Puts a lease into the lessor that was granted before this replica knew of it.
-///
-/// Its TTL counts from the last renewal as the API server recorded it, by the API server's clock. Whatever of that is
-/// unsure makes the deadline later: the resolution of those times, and the skew between the clocks of API servers.
 fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: &Now, settings: &Settings) {
-    let mut ttl = ttl_granted(record, settings);
-    if recorded.renewed_unseen() {
-        // No primary has promised anything since: what is asked for now is granted.
-        ttl = granted_ttl(record.ttl_seconds, settings);
-    } else if record.status.observed_generation != Some(record.generation) {
-        // Perhaps `ttlSeconds` has changed since that was published.
-        ttl = ttl.max(granted_ttl(record.ttl_seconds, settings));
-    }
-    let mut last = granted_at(record, recorded).max(recorded.renewed);
-    if record.follow().is_some() {
-        // Whatever kept it alive did so no longer than the last time that anybody wrote how it stands with that; if it does
-        // so still, it will be seen.
-        last = last.max(recorded.published);
-    }
-    let slack = RESOLUTION + settings.max_clock_skew;
-    let mut remaining = match (last, now.server) {
-        (Some(last), Some(server)) => (ttl + slack).saturating_sub(elapsed(last, server)),
-        _ => ttl,
-    };
-    let was_suspended = record.status.state() == Some(State::Suspended);
-    if was_suspended {
-        // Time stood still since that was published, unless a renewal came later.
-        let renewed_since = recorded.renewed >= recorded.published;
-        remaining = match record.status.remaining_seconds() {
-            Some(remaining) if !renewed_since => seconds(remaining),
-            _ => ttl,
-        };
-    } else if record.suspend {
-        // Since when it stands still is recorded nowhere.
-        remaining = ttl;
-    }
-    // On a start nobody knows how long holders couldn't renew. A suspended lease lost nothing meanwhile.
-    // In lease time: as long as the server hasn't been heard at all, holders can't renew.
-    let grace = settings.start_grace.saturating_sub(now.lease.since(LeaseTime::ZERO));
-    let remaining = if record.suspend { remaining } else { remaining.max(grace) };
+    let Recovered { ttl, remaining, end_by } = recovery::recover(record, recorded, now, settings);
     expect(record, lessor.restore(record.uid, ttl.into(), remaining, now.lease));
-    expect(
-        record,
-        lessor.set_end_by(
-            record.uid,
-            cap(record, recorded, now, settings).map(|cap| cap.max(now.lease + grace)),
-        ),
-    );
+    expect(record, lessor.set_end_by(record.uid, end_by));
     if record.suspend {
         expect(record, lessor.suspend(record.uid, now.lease));
-    }
-}
-
-/// When the lease ends however often it is renewed: later rather than earlier, as far as clocks leave it open.
-fn cap(record: &Record, recorded: Recorded, now: &Now, settings: &Settings) -> Option<LeaseTime> {
-    let lifetime = seconds(record.max_lifetime_seconds()?);
-    let lived = match (granted_at(record, recorded), now.server) {
-        (Some(granted), Some(server)) => elapsed(granted, server),
-        _ => Duration::ZERO,
-    };
-    Some(now.lease + (lifetime + RESOLUTION + settings.max_clock_skew).saturating_sub(lived))
-}
-
-fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
-    Duration::try_from(to.duration_since(from).max(SignedDuration::ZERO)).unwrap_or(Duration::ZERO)
-}
-
-/// When a lease was granted: the request names when it was asked for, and may have been long on its way.
-fn granted_at(record: &Record, recorded: Recorded) -> Option<Timestamp> {
-    record.status.grant.map(|grant| from_millis(grant.time)).max(recorded.granted)
-}
-
-/// The time of a grant that was long on its way, to be put in place of the one that was written when it was asked for: people
-/// read that, and so do replicas where nothing is recorded.
-///
-/// It is the API server's own record that counts, not when this replica saw the grant: its watch may be late too.
-fn granted_by(record: &Record, recorded: Recorded) -> Option<i64> {
-    let (grant, accepted) = (record.status.grant?, recorded.granted?);
-    (elapsed(from_millis(grant.time), accepted) > RESOLUTION + RESOLUTION).then(|| millis(accepted))
-}
-
-/// The deadline that a published `expiryTime` stands for, as far as this machine's clock agrees with the writer's. It
-/// decides when to publish anew, never when to end.
-fn published_deadline(record: &Record, now: &Now) -> Option<LeaseTime> {
-    let expiry = from_millis(record.status.expiry?);
-    Some(now.lease + elapsed(now.wall, expiry))
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    const TTL: u64 = 20;
-
-    fn second(second: i64) -> Timestamp {
-        Timestamp::constant(1_800_000_000, 0) + SignedDuration::from_secs(second)
-    }
-
-    /// What remains of a lease at a cold start, in seconds: granted and renewed at these seconds of the server's clock,
-    /// seen at second 100, when the replica has run for `mono` seconds and heard the server for `heard`.
-    fn remains(granted: i64, renewed: i64, mono: u64, heard: u64) -> u64 {
-        remains_of(json!({"ttlSeconds": TTL}), granted, granted, renewed, mono, heard)
-    }
-
-    /// The same, for a lease whose grant names the second `asked`, and was accepted at `granted`.
-    fn remains_of(spec: Value, asked: i64, granted: i64, renewed: i64, mono: u64, heard: u64) -> u64 {
-        let uid = Uuid::from_u128(7);
-        let lease = serde_json::from_value(json!({
-            "metadata": {
-                "namespace": "shop", "name": "cart", "uid": uid.to_string(), "resourceVersion": "1", "generation": 1,
-            },
-            "spec": spec,
-            "status": {
-                "observedGeneration": 1, "grantedTTLSeconds": spec["ttlSeconds"], "grantTime": second(asked).to_string(),
-            },
-        }));
-        let record = Record::read(&lease.expect("a lease")).expect("a record");
-        let recorded = Recorded {
-            granted: Some(second(granted)),
-            renewed: Some(second(renewed)),
-            published: Some(second(granted.max(renewed))),
-        };
-        let now = Now {
-            mono: Duration::from_secs(mono),
-            lease: LeaseTime::from_duration(Duration::from_secs(heard)),
-            wall: second(100),
-            server: Some(second(100)),
-            silence: Duration::ZERO,
-            deaf: false,
-        };
-        let settings = Settings::default();
-        let mut leases = Leases::new(&settings);
-        leases.apply(record, recorded, &now, &settings);
-        leases.held(uid, &now).expect("it is held").remaining.as_secs()
-    }
-
-    /// For times in whole seconds, and the clocks of two API servers.
-    const SLACK: u64 = 1 + 2;
-
-    #[test]
-    fn at_a_cold_start_the_ttl_counts_from_the_last_renewal_that_the_server_recorded() {
-        assert_eq!(remains(10, 95, 1, 1), TTL - 5 + SLACK);
-    }
-
-    #[test]
-    fn at_a_cold_start_the_ttl_counts_from_a_grant_that_came_after_everything_the_holder_wrote() {
-        assert_eq!(remains(95, 10, 1, 1), TTL - 5 + SLACK);
-    }
-
-    #[test]
-    fn at_a_cold_start_a_grant_that_was_accepted_late_counts_from_then() {
-        let ttl = json!({"ttlSeconds": TTL});
-        assert_eq!(remains_of(ttl, 70, 95, 70, 30, 30), TTL - 5 + SLACK);
-        let capped = json!({"ttlSeconds": 1000, "maxLifetimeSeconds": TTL});
-        assert_eq!(remains_of(capped, 70, 95, 70, 30, 30), TTL - 5 + SLACK);
-    }
-
-    #[test]
-    fn nothing_ends_during_the_grace_of_a_start() {
-        assert_eq!(remains(10, 10, 1, 1), 9);
-        assert_eq!(remains(10, 10, 30, 30), 0);
-    }
-
-    #[test]
-    fn the_grace_of_a_start_counts_from_when_the_server_is_first_heard() {
-        assert_eq!(remains(10, 10, 3600, 0), 10);
     }
 }

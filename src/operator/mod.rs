@@ -22,6 +22,7 @@ pub mod notice;
 pub mod published;
 pub mod record;
 pub mod recorder;
+pub mod recovery;
 pub mod replica;
 pub mod request;
 pub mod run;

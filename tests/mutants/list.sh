@@ -46,34 +46,35 @@ mutant 'renewals are not seen' 'unit operator::replica' src/operator/leases.rs \
 
 mutant 'a deadline is counted from the time that the holder names' 'unit operator::replica' src/operator/leases.rs \
   'expect(new, self.lessor.renew_with(uid, ttl.into(), now.lease));' \
-  'let named = new.renew_time.as_deref().and_then(|named| named.parse::<Timestamp>().ok()).filter(|_| @);
-            let since = named.map_or(now.lease, |named| now.lease - elapsed(named, now.wall));
+  'let named = new.renew_time.as_deref().and_then(|named| named.parse::<k8s_openapi::jiff::Timestamp>().ok()).filter(|_| @);
+            let ago = |named| Duration::try_from(now.wall.duration_since(named)).unwrap_or_default();
+            let since = named.map_or(now.lease, |named| now.lease - ago(named));
             expect(new, self.lessor.renew_with(uid, ttl.into(), since));'
 
-mutant 'renewals are forgotten at a cold start' 'unit operator::leases' src/operator/leases.rs \
+mutant 'renewals are forgotten at a cold start' 'unit operator::recovery' src/operator/recovery.rs \
   'let mut last = granted_at(record, recorded).max(recorded.renewed);' \
   'let mut last = granted_at(record, recorded).max(recorded.renewed.filter(|_| !@));'
 
-mutant 'the grant is forgotten at a cold start' 'unit operator::leases' src/operator/leases.rs \
+mutant 'the grant is forgotten at a cold start' 'unit operator::recovery' src/operator/recovery.rs \
   '    record.status.grant.map(|grant| from_millis(grant.time)).max(' \
   '    if @ { return None; }
     record.status.grant.map(|grant| from_millis(grant.time)).max('
 
-mutant 'a grant counts at a cold start from the time that its sender names' 'unit operator::leases' src/operator/leases.rs \
+mutant 'a grant counts at a cold start from the time that its sender names' 'unit operator::recovery' src/operator/recovery.rs \
   '.max(recorded.granted)' '.max(recorded.granted.filter(|_| !@))'
 
 mutant 'a grant is written under the name of all other writes' 'unit operator::server' src/operator/server.rs \
   'let write = if grants {' 'let write = if grants && !@ {'
 
-mutant 'nothing is allowed for the clocks of API servers at a cold start' 'unit operator::leases' src/operator/leases.rs \
+mutant 'nothing is allowed for the clocks of API servers at a cold start' 'unit operator::recovery' src/operator/recovery.rs \
   'let slack = RESOLUTION + settings.max_clock_skew;' \
   'let slack = if @ { Duration::ZERO } else { RESOLUTION + settings.max_clock_skew };'
 
-mutant 'a start with nothing known has no grace' 'unit operator::leases' src/operator/leases.rs \
+mutant 'a start with nothing known has no grace' 'unit operator::recovery' src/operator/recovery.rs \
   'let grace = settings.start_grace.saturating_sub(now.lease.since(LeaseTime::ZERO));' \
   'let grace = if @ { Duration::ZERO } else { settings.start_grace.saturating_sub(now.lease.since(LeaseTime::ZERO)) };'
 
-mutant 'the grace of a start passes while the server is not heard' 'unit operator::leases' src/operator/leases.rs \
+mutant 'the grace of a start passes while the server is not heard' 'unit operator::recovery' src/operator/recovery.rs \
   'settings.start_grace.saturating_sub(now.lease' 'settings.start_grace.saturating_sub(if @ { now.mono } else { Duration::ZERO }).saturating_sub(now.lease'
 
 mutant 'a follower takes a server that hangs for a primary that is gone' 'unit operator::replica' src/operator/replica/act.rs \
@@ -119,7 +120,7 @@ mutant 'an end that failed is not tried again' 'unit lessor::' src/lessor/ends.r
 mutant 'a lease ends without a look at what it follows' 'unit operator::replica' src/operator/step.rs \
   'Some(following) if following.unread && !held.capped =>' 'Some(following) if !@ && following.unread && !held.capped =>'
 
-mutant 'time runs while what a lease follows cannot be seen' 'unit operator::follow' src/operator/follow/followers.rs \
+mutant 'time runs while what a lease follows cannot be seen' 'unit operator::follow' src/operator/follow/view.rs \
   'Self::Unseen(_) => Standing::Held,' 'Self::Unseen(_) if !@ => Standing::Held,'
 
 mutant 'any Pod of the name keeps a lease alive' 'unit operator::follow' src/operator/follow/followers.rs \

@@ -14,6 +14,7 @@ use super::{
     lookouts::{Lookout, Lookouts},
     sign::{Sighting, Sign},
     source::{Follow, Source, SourceKind},
+    view::{Origin, Past, Standing, Time, Turn, View},
 };
 use crate::{
     api::lease::following,
@@ -40,86 +41,6 @@ pub enum LeaseState {
     Runs,
     /// Its time stands still: it is suspended, or kept alive itself.
     StandsStill,
-}
-
-/// How it stands between a lease and its source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum View {
-    /// Nothing has been seen of the source yet.
-    Unknown,
-    /// The source lives. Either its beats renew the lease, or no time passes as long as it lives.
-    Alive {
-        /// Whether no time passes.
-        still: bool,
-    },
-    /// The source is lost; the reason for the condition `Following`.
-    Lost(&'static str),
-    /// The source doesn't count for this lease; the reason.
-    Refused(&'static str),
-    /// The source can't be seen; the reason.
-    Unseen(&'static str),
-}
-
-impl View {
-    /// The condition `Following`: its status and its reason. `None`: nobody knows.
-    pub fn condition(self) -> Option<(bool, &'static str)> {
-        match self {
-            Self::Unknown => None,
-            Self::Alive { .. } => Some((true, following::SOURCE_ALIVE)),
-            Self::Lost(reason) | Self::Refused(reason) | Self::Unseen(reason) => Some((false, reason)),
-        }
-    }
-
-    fn standing(self) -> Standing {
-        match self {
-            Self::Alive { still: true } => Standing::Kept,
-            Self::Unseen(_) => Standing::Held,
-            _ => Standing::Running,
-        }
-    }
-}
-
-/// Whether the time of a lease runs, as far as what it follows is concerned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Standing {
-    /// It runs.
-    #[default]
-    Running,
-    /// It stands still with the whole TTL left: the source lives.
-    Kept,
-    /// It stands still with what is left: the source can't be seen.
-    Held,
-}
-
-/// What a change does to the time of a lease, before it runs or stands still.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Time {
-    /// Nothing.
-    Keep,
-    /// The TTL begins anew.
-    Renew,
-    /// The TTL counts from the last beat of the source, if that's later than from where it counts.
-    CatchUp,
-    /// It is over.
-    End,
-}
-
-/// How it stands between a lease and its source from now on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
-    /// What becomes of its time.
-    pub time: Time,
-    /// Whether it runs then.
-    pub standing: Standing,
-}
-
-/// Where a follower comes from, as long as nothing is known of its source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Origin {
-    /// It was granted, or told to follow this source, while this replica ran.
-    Fresh,
-    /// It was granted before this replica ran, and its status says whether its source was alive.
-    Restored { was_alive: bool },
 }
 
 #[derive(Clone, Debug, Hash)]
@@ -533,41 +454,16 @@ impl Follows {
             View::Unseen(_) => None,
             _ => follower.origin.take(),
         };
-        let ends = follower.follow.ends_on_loss;
+        let ends_on_loss = follower.follow.ends_on_loss;
         let was_lost = follower.lost;
         follower.lost = match view {
             View::Alive { .. } => false,
             View::Lost(_) => true,
             View::Unknown | View::Unseen(_) | View::Refused(_) => was_lost,
         };
-        let time = match (before, view) {
-            (_, View::Alive { still: true }) => Time::Renew,
-            (View::Alive { still: true }, View::Alive { still: false }) => Time::Renew,
-            (_, View::Alive { still: false }) => Time::CatchUp,
-            (View::Lost(_), View::Lost(_)) => Time::Keep,
-            // A renewal since then counts.
-            (_, View::Lost(_)) if ends && was_lost => Time::Keep,
-            (_, View::Lost(reason)) => match origin {
-                // If it was named by its uid, then it was there before.
-                Some(Origin::Fresh) if ends && follower.follow.uid.is_some() => Time::End,
-                // Perhaps it was lost after the grant.
-                Some(Origin::Fresh)
-                    if !ends && (follower.follow.uid.is_some() || reason == following::SOURCE_FINISHED) =>
-                {
-                    Time::Renew
-                }
-                // It never was there.
-                Some(Origin::Fresh | Origin::Restored { was_alive: false }) => Time::Keep,
-                _ if ends => Time::End,
-                // Since when it is lost nobody knows.
-                Some(Origin::Restored { was_alive: true }) => Time::Renew,
-                None if matches!(before, View::Unseen(_)) => Time::Renew,
-                // Its beats count, or the whole TTL is left.
-                None => Time::Keep,
-            },
-            _ => Time::Keep,
-        };
-        Some(Turn { time, standing: view.standing() })
+        let past =
+            Past { view: before, origin, was_lost, ends_on_loss, named: follower.follow.uid.is_some() };
+        Some(view.turn(&past))
     }
 
     fn view(&mut self, uid: Uuid, lease_state: impl Fn(&Place) -> LeaseState) -> Option<View> {

@@ -16,9 +16,11 @@ mod sign;
 mod source;
 #[cfg(test)]
 mod tests;
+mod view;
 
-pub use followers::{Change, Follows, LeaseState, Standing, Tally, Time, Turn, View};
+pub use followers::{Change, Follows, LeaseState, Tally};
 pub use lookouts::{Lookout, Lookouts};
 pub use object::{Heartbeat, PodLife};
 pub use sign::{Sighting, Sign};
 pub use source::{Follow, NODE_NAMESPACE, Source, SourceKind};
+pub use view::{Standing, Time, Turn, View};
