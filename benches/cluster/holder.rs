@@ -1,21 +1,25 @@
-//! Holders: tasks that renew leases until they are stopped.
+//! Holders: tasks that renew leases, or what leases follow, until they are stopped.
 
-use std::time::Duration;
+use std::{fmt::Debug, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use lessor::api::{Lease, time};
+use lessor::api::time;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::{
     task::JoinSet,
     time::{Instant, MissedTickBehavior, interval_at},
 };
 
-/// Renews a lease once.
-pub(crate) async fn renew(leases: &Api<Lease>, name: &str) -> kube::Result<Lease> {
+/// Renews a lease once: one of ours, or one of Kubernetes' own.
+pub(crate) async fn renew<K: Clone + Debug + DeserializeOwned>(
+    leases: &Api<K>,
+    name: &str,
+) -> kube::Result<K> {
     let patch = Patch::Merge(json!({"spec": {"renewTime": time::to_text(Timestamp::now())}}));
     leases.patch(name, &PatchParams::default(), &patch).await
 }
@@ -37,7 +41,10 @@ pub(crate) struct Tally {
 
 impl Holders {
     /// Starts to renew each of these.
-    pub(crate) fn of(leases: &Api<Lease>, names: Vec<String>, every: Duration) -> Self {
+    pub(crate) fn of<K>(leases: &Api<K>, names: Vec<String>, every: Duration) -> Self
+    where
+        K: Clone + Debug + DeserializeOwned + Send + 'static,
+    {
         let sent = tokio::sync::watch::Sender::new(Tally::default());
         let mut tasks = JoinSet::new();
         let (start, all) = (Instant::now(), names.len());

@@ -4,15 +4,20 @@
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
-use kube::api::{Patch, PatchParams};
+use k8s_openapi::{api::coordination::v1::Lease as Heartbeat, jiff::Timestamp};
+use kube::{
+    Api,
+    api::{ListParams, PostParams},
+};
+use lessor::api::{LeaseSpec, RenewFrom, SourceName, time};
 use lessor_checker::{Checker, Figures, Request};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    bed::{AT_ONCE, Bed, granted, primary_of},
+    bed::{AT_ONCE, Bed, NAMESPACE, Replica, granted, primary_of},
     costs::left,
-    holder::Holders,
+    holder::{Holders, renew},
     table::Table,
     three,
 };
@@ -29,19 +34,46 @@ pub(crate) async fn at_rest(bed: &Bed, table: &mut Table) {
     show(&checked(bed), "expiry at rest", table);
 }
 
-/// Others are renewed all the time.
-pub(crate) async fn under_renewals(bed: &Bed, renewals: usize, table: &mut Table) {
-    const LEASES: usize = 300;
+/// Others are renewed all the time, by their holders.
+pub(crate) async fn under_renewals(bed: &Bed, rate: usize, table: &mut Table) {
     let replicas = three(bed, &[]).await;
-    let held = renewals * EVERY.as_secs() as usize;
-    bed.leases_with_objects("held", 0..held, |_| 20).await;
-    let holders = Holders::of(&bed.leases(), names("held", held), EVERY);
+    let held = names("held", rate * EVERY.as_secs() as usize);
+    bed.leases_with_objects("held", 0..held.len(), |_| 20).await;
+    granted(&replicas, held.len()).await;
+    let holders = Holders::of(&bed.leases(), held.clone(), EVERY);
+    let of = format!("expiry under {rate} renewals a second");
+    under(bed, &of, &replicas, held.len(), holders, table).await;
+}
+
+/// Others follow heartbeats, each one of its own.
+pub(crate) async fn under_heartbeats(bed: &Bed, rate: usize, table: &mut Table) {
+    let replicas = three(bed, &["--follow", "coordination-leases"]).await;
+    let held = names("held", rate * EVERY.as_secs() as usize);
+    let hearts: Api<Heartbeat> = Api::namespaced(bed.client.clone(), NAMESPACE);
+    let holders = stream::iter(&held).for_each_concurrent(AT_ONCE, async |name| {
+        let heart =
+            json!({"metadata": {"name": name}, "spec": {"renewTime": time::to_text(Timestamp::now())}});
+        let heart = serde_json::from_value(heart).expect("a lease of Kubernetes' own");
+        hearts.create(&PostParams::default(), &heart).await.expect("a heartbeat");
+        let source = SourceName { name: name.clone() };
+        let renew_from = Some(RenewFrom { coordination_lease: Some(source), ..RenewFrom::default() });
+        bed.lease_of(name, LeaseSpec { ttl_seconds: 60, renew_from, ..LeaseSpec::default() }).await;
+    });
+    holders.await;
+    granted(&replicas, held.len()).await;
+    let holders = Holders::of(&hearts, held.clone(), EVERY);
+    let of = format!("expiry under {rate} heartbeats a second, each of which a lease follows");
+    under(bed, &of, &replicas, held.len(), holders, table).await;
+}
+
+/// Lets leases end while so many others are held by holders that have just begun.
+async fn under(bed: &Bed, of: &str, replicas: &[Replica], held: usize, holders: Holders, table: &mut Table) {
+    const LEASES: usize = 300;
     let begun = Instant::now();
     bed.leases_with_objects("left", 0..LEASES, |number| 10 + number as i64 % 30).await;
     left(bed, held).await;
-    let of = format!("expiry under {renewals} renewals a second");
     // Nothing but renewals now: what one costs.
-    let primary = primary_of(&replicas).await;
+    let primary = primary_of(replicas).await;
     let follower = (primary + 1) % replicas.len();
     let used =
         || [replicas[primary].processor_time(), replicas[follower].processor_time(), bed.servers_time()];
@@ -51,17 +83,19 @@ pub(crate) async fn under_renewals(bed: &Bed, renewals: usize, table: &mut Table
     let whose = ["primary", "a follower", "API server and etcd"];
     for (whose, used) in whose.iter().zip(after.iter().zip(before).map(|(after, before)| *after - before)) {
         let each = 1e6 * used.as_secs_f64() / sent;
-        table.add(&of, format!("processor time of {whose} for each renewal"), each, "µs");
+        table.add(of, format!("processor time of {whose} for each"), each, "µs");
     }
     let tally = holders.stop().await;
     table.add(
-        &of,
-        "renewals a second that the machine managed",
+        of,
+        "what the machine managed of them",
         tally.accepted as f64 / begun.elapsed().as_secs_f64(),
         "/s",
     );
-    table.add_count(&of, "renewals refused: leases lost", tally.refused as f64, "", 0.0);
-    show(&checked(bed), &of, table);
+    table.add_count(of, "renewals refused: leases lost", tally.refused as f64, "", 0.0);
+    // Whether one that is followed was lost shows only here.
+    table.add_count(of, "leases lost", held.saturating_sub(bed.count_leases().await) as f64, "", 0.0);
+    show(&checked(bed), of, table);
 }
 
 /// Very many at once, while some are renewed.
@@ -69,7 +103,7 @@ pub(crate) async fn at_once(bed: &Bed, burst: usize, table: &mut Table) {
     const HELD: usize = 100;
     let capacity = capacity(bed).await;
     let of = format!("{burst} leases that end in one second");
-    table.add(&of, "writes a second that the API server takes at most", capacity, "/s");
+    table.add(&of, "renewals a second that the API server takes at most", capacity, "/s");
     // The API server is to be the limit.
     let replicas = three(bed, &["--expiry-rate", "100000"]).await;
     bed.leases_with_objects("held", 0..HELD, |_| 30).await;
@@ -94,30 +128,29 @@ pub(crate) async fn at_once(bed: &Bed, burst: usize, table: &mut Table) {
     let rate = asked.writes().requests() as f64 / took.as_secs_f64();
     table.add(&of, "until the last is released", took.as_secs_f64(), "s");
     table.add(&of, "the operator's writes", rate, "/s");
-    table.add(&of, "of what the API server takes at most", 100.0 * rate / capacity, "%");
+    table.add(&of, "of those that the API server takes at most", 100.0 * rate / capacity, "%");
     table.add(&of, "processor time of the primary", (after.0 - before.0).as_secs_f64(), "s");
     table.add(&of, "processor time of API server and etcd", (after.1 - before.1).as_secs_f64(), "s");
     table.add_count(&of, "leases that were renewed, and lost", tally.refused as f64, "", 0.0);
     show(&checked(bed), &of, table);
 }
 
-/// How many writes a second the API server takes, as fast as we can ask.
+/// How many renewals a second the API server takes, as fast as we can ask: most writes of the operator are like them.
 async fn capacity(bed: &Bed) -> f64 {
-    const WRITES: usize = 4000;
-    const OBJECTS: usize = 200;
-    let name = |number: usize| format!("capacity-{}", number % OBJECTS);
-    stream::iter(0..OBJECTS)
-        .for_each_concurrent(AT_ONCE, async |n| bed.config_map(&name(n), None, "").await)
-        .await;
-    let maps = bed.config_maps();
+    const WRITES: usize = 2000;
+    const LEASES: usize = 200;
+    let name = |number: usize| format!("capacity-{}", number % LEASES);
+    stream::iter(0..LEASES).for_each_concurrent(AT_ONCE, async |n| bed.lease(&name(n), 3600).await).await;
+    let leases = bed.leases();
     let begun = Instant::now();
     stream::iter(0..WRITES)
         .for_each_concurrent(AT_ONCE, async |number| {
-            let patch = Patch::Merge(json!({"data": {"text": number.to_string()}}));
-            maps.patch(&name(number), &PatchParams::default(), &patch).await.expect("a change");
+            renew(&leases, &name(number)).await.expect("a renewal");
         })
         .await;
-    WRITES as f64 / begun.elapsed().as_secs_f64()
+    let rate = WRITES as f64 / begun.elapsed().as_secs_f64();
+    leases.delete_collection(&Default::default(), &ListParams::default()).await.expect("deletions");
+    rate
 }
 
 fn names(prefix: &str, count: usize) -> Vec<String> {

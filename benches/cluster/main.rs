@@ -42,9 +42,12 @@ struct Args {
     /// How many leases end in the same second
     #[arg(long, default_value_t = 10_000)]
     burst: usize,
-    /// How many renewals a second are sent while others end
+    /// How many renewals a second are sent while others end; a machine that doesn't manage them takes as many as it can
     #[arg(long, default_value_t = 500)]
     renewals: usize,
+    /// How many heartbeats a second are sent while others end
+    #[arg(long, default_value_t = 500)]
+    heartbeats: usize,
     /// How long the long run lasts, in minutes
     #[arg(long, default_value_t = 30)]
     minutes: u64,
@@ -88,6 +91,7 @@ async fn main() -> ExitCode {
                 println!("lateness");
                 lateness::at_rest(&audited().await, &mut table).await;
                 lateness::under_renewals(&audited().await, args.renewals, &mut table).await;
+                lateness::under_heartbeats(&audited().await, args.heartbeats, &mut table).await;
                 lateness::at_once(&audited().await, args.burst, &mut table).await;
             }
             Section::Refresh => {

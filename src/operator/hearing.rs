@@ -5,7 +5,7 @@
 //! served by some other program behind the API server, whose troubles keep no holder from renewing, so they don't count.
 
 use std::{
-    fmt,
+    fmt, mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -25,6 +25,9 @@ use crate::{
     api::GROUP,
     lessor::{LeaseTime, clock::LeaseClock},
 };
+
+/// How often it is logged at most that deadlines move: an API server that is slow for long moves them with each answer.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// What is heard of the API server. Clones share it.
 #[derive(Clone, Debug)]
@@ -51,6 +54,27 @@ struct State {
     /// The `Date` of the last answer, and when it came.
     date: Option<(Timestamp, Duration)>,
     requests: u64,
+    moves: Moves,
+}
+
+/// By how much all deadlines have moved since that was last told, and when it was.
+#[derive(Debug, Default)]
+struct Moves {
+    untold: Duration,
+    told_at: Option<Duration>,
+}
+
+impl Moves {
+    /// Takes in that they have moved; by how much, if that is to be told now.
+    fn tell(&mut self, moved: Duration, mono: Duration) -> Option<Duration> {
+        self.untold += moved;
+        let too_soon = self.told_at.is_some_and(|told_at| mono < told_at + TELL_EVERY);
+        if too_soon || self.untold < Duration::from_millis(1) {
+            return None;
+        }
+        self.told_at = Some(mono);
+        Some(mem::take(&mut self.untold))
+    }
 }
 
 /// All clocks, read at one moment.
@@ -84,7 +108,12 @@ impl Hearing {
 
     /// As [`new`](Self::new), with another wall clock than this machine's.
     pub fn with_wall_clock(wall: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        let state = State { clock: LeaseClock::new(Duration::ZERO), date: None, requests: 0 };
+        let state = State {
+            clock: LeaseClock::new(Duration::ZERO),
+            date: None,
+            requests: 0,
+            moves: Moves::default(),
+        };
         let shared = Shared { state: Mutex::new(state), heard_again: Notify::new(), wall: Box::new(wall) };
         Self { start: Instant::now(), shared: Arc::new(shared) }
     }
@@ -131,8 +160,9 @@ impl Hearing {
             self.shared.heard_again.notify_one();
         }
         let moved = state.clock.held().saturating_sub(held_before);
+        let told = state.moves.tell(moved, mono);
         drop(state);
-        if !moved.is_zero() {
+        if let Some(moved) = told {
             let moved_ms = moved.as_millis();
             tracing::warn!(moved_ms, "the API server was not heard meanwhile: all deadlines move by that");
         }
@@ -279,5 +309,23 @@ where
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_moves_are_told_together_once_a_second_and_none_is_forgotten() {
+        let mut moves = Moves::default();
+        let millis = Duration::from_millis;
+        assert_eq!(moves.tell(Duration::ZERO, millis(10_000)), None);
+        assert_eq!(moves.tell(millis(2_500), millis(10_100)), Some(millis(2_500)));
+        for step in 0..9 {
+            assert_eq!(moves.tell(millis(50), millis(10_200 + 100 * step)), None);
+        }
+        assert_eq!(moves.tell(Duration::ZERO, millis(11_100)), Some(millis(450)));
+        assert_eq!(moves.tell(Duration::ZERO, millis(20_000)), None);
     }
 }
