@@ -12,9 +12,10 @@ use super::LeaseTime;
 /// clean end of a watch) to the next answer, if in between
 /// - a request failed or a watch broke, or the replica itself was paused: the clock is *suspect*, and nothing but a good answer
 ///   clears it; or
-/// - a request has been out for longer than the patience (a second), and no request sent later has been
-///   answered: a hung server breaks no connection. A single request that hangs among others that are answered
-///   proves nothing.
+/// - a request has been out for longer than the patience (a second), no request sent later has been answered,
+///   and none at all for as long: a hung server breaks no connection. A single request that hangs among others
+///   that are answered proves nothing, and a server that takes longer for each, but answers one after the
+///   other, is not silent.
 ///
 /// While one of these holds, the clock reads the time of the last sign of life, and what a watch brings is no
 /// sign of life: a server whose storage hangs still sends bookmarks. On the next good answer, the time since
@@ -35,6 +36,7 @@ pub struct LeaseClock {
     /// How much monotonic time was no lease time.
     held: Duration,
     last_life: Duration,
+    last_answer: Duration,
     suspect: bool,
     /// When the requests were sent that nothing later excuses.
     out: BTreeMap<u64, Duration>,
@@ -51,7 +53,14 @@ impl LeaseClock {
 
     /// As [`new`](Self::new), with another patience.
     pub fn with_patience(mono: Duration, patience: Duration) -> Self {
-        Self { patience, held: mono, last_life: mono, suspect: false, out: BTreeMap::new() }
+        Self {
+            patience,
+            held: mono,
+            last_life: mono,
+            last_answer: mono,
+            suspect: false,
+            out: BTreeMap::new(),
+        }
     }
 
     /// Lease time at this monotonic time. O(requests that are out).
@@ -62,7 +71,8 @@ impl LeaseClock {
 
     /// Whether lease time stands still: ask the server something, then.
     pub fn stands_still(&self, mono: Duration) -> bool {
-        self.suspect || self.out.values().any(|sent| self.is_slow(*sent, mono))
+        let is_silent = self.is_slow(self.last_answer, mono);
+        self.suspect || is_silent && self.out.values().any(|sent| self.is_slow(*sent, mono))
     }
 
     /// The monotonic time at which the clock will read `time` if nothing happens; `None` while it stands
@@ -94,6 +104,7 @@ impl LeaseClock {
         }
         self.suspect = false;
         self.last_life = self.last_life.max(mono);
+        self.last_answer = self.last_answer.max(mono);
         if let Some(sent) = self.out.remove(&request) {
             self.out.retain(|_, other| *other > sent);
         }
@@ -213,6 +224,23 @@ mod tests {
         assert_eq!(reads(&clock, 8000), 8000);
         clock.answered(1, at(8000));
         assert_eq!(reads(&clock, 8000), 8000);
+    }
+
+    #[test]
+    fn a_server_that_takes_its_time_for_each_request_but_answers_is_not_silent() {
+        let mut clock = clock();
+        // Ten requests a second, each out for three.
+        for step in 0..300 {
+            clock.sent(step, at(100 * step));
+            if let Some(answered) = step.checked_sub(30) {
+                clock.answered(answered, at(100 * step));
+            }
+        }
+        // Until the first answer it was.
+        assert_eq!(reads(&clock, 29_900), 29_900 - 3000);
+        // And it is again a second after the last.
+        assert_eq!(reads(&clock, 30_800), 30_800 - 3000);
+        assert_eq!(reads(&clock, 31_000), 29_900 - 3000);
     }
 
     #[test]

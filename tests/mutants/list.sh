@@ -90,6 +90,9 @@ mutant 'a primary shows itself before a deadline only when its writer lease has 
 mutant 'a slow answer is no sign of an outage' 'unit lessor::clock' src/lessor/clock.rs \
   'mono.saturating_sub(sent) > self.patience' '!@ && mono.saturating_sub(sent) > self.patience'
 
+mutant 'a server that takes long for each answer is taken for a silent one' 'unit lessor::clock' src/lessor/clock.rs \
+  'self.is_slow(self.last_answer, mono)' '(@ || self.is_slow(self.last_answer, mono))'
+
 mutant 'a pause of the replica itself is taken for rest' 'unit lessor::clock' src/lessor/clock.rs \
   'if !self.is_slow(due, mono) {' 'if @ || !self.is_slow(due, mono) {'
 

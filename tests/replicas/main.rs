@@ -67,6 +67,7 @@ fn main() -> ExitCode {
         outage::no_lease_ends_while_the_api_server_hangs,
         quiet::at_rest_nobody_writes,
         outage::a_replica_that_is_cut_off_alone_ends_nothing_early_and_little_late,
+        outage::leases_end_though_each_answer_takes_more_than_a_second,
         quiet::replicas_with_different_settings_do_not_fight,
         takeover::a_killed_primary_is_replaced_within_a_lease_duration_and_no_deadline_moves,
         takeover::a_primary_that_stops_in_order_is_replaced_at_once,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use lessor_cluster::Cluster;
+use lessor_cluster::{Cluster, proxy::Faults};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -139,4 +139,35 @@ pub(crate) async fn a_replica_that_is_cut_off_alone_ends_nothing_early_and_littl
     assert!([4, 9].iter().all(|ttl| late(*ttl) < LEASE_DURATION + replicas.noise()));
     assert!([14, 19].iter().all(|ttl| late(*ttl) < replicas.noise()));
     assert!(late(40) < CUT + replicas.noise());
+}
+
+/// An API server that takes long for each request is not away: if it were taken for that, nothing would end as long as the
+/// primary has anything to write.
+pub(crate) async fn leases_end_though_each_answer_takes_more_than_a_second() {
+    const SLOW: Duration = Duration::from_millis(1500);
+    const HELD: usize = 60;
+    const TTL: Duration = Duration::from_secs(12);
+    let replicas = Replicas::three("slow", Way::Proxied).await;
+    let held: Vec<String> = (0..HELD).map(|i| format!("held-{i}")).collect();
+    for lease in &held {
+        replicas.granted(lease, json!({"ttlSeconds": TTL.as_secs()})).await;
+    }
+    // What they move is to be published: ten writes a second, so that some are always under way.
+    let holder = Holder::of(&replicas, &held, TTL / 4);
+    for replica in &replicas.all {
+        replica.proxy().set_faults([Faults::new(1).delay(SLOW)]);
+    }
+    sleep(TTL).await;
+    let made = Instant::now();
+    replicas.config_map("left", json!({"lessor.dev/lease": "left"}), &["a"]).await;
+    replicas.granted("left", json!({"ttlSeconds": TTL.as_secs()})).await;
+    replicas.wait_map_gone("left").await;
+    let took = made.elapsed();
+    for lease in &held {
+        assert!(replicas.lives(lease).await, "lease {lease} has ended");
+    }
+    let Tally { accepted, ended, .. } = holder.stop().await;
+    replicas
+        .check(format_args!("{accepted} renewals; {took:?} from making a lease of {TTL:?} to its removal"));
+    assert_eq!(ended, 0, "a holder was told that its lease has ended");
 }

@@ -17,6 +17,7 @@ use super::{Matching, Seen};
 pub struct Faults {
     rng: fastrand::Rng,
     matching: Matching,
+    delay: Duration,
     latency: Duration,
     /// Fates and their shares; the rest is forwarded.
     fates: Vec<(Kind, f64)>,
@@ -33,7 +34,13 @@ impl Faults {
     /// None yet.
     pub fn new(seed: u64) -> Self {
         let rng = fastrand::Rng::with_seed(seed);
-        Self { rng, matching: Box::new(|_| true), latency: Duration::ZERO, fates: Vec::new() }
+        Self {
+            rng,
+            matching: Box::new(|_| true),
+            delay: Duration::ZERO,
+            latency: Duration::ZERO,
+            fates: Vec::new(),
+        }
     }
 
     /// A bad day: latency up to 2 s; of 100 requests, 2 are lost, 3 have their connection cut, and 429, 500, 503 and
@@ -46,6 +53,12 @@ impl Faults {
     /// Only for the requests that `matching` means.
     pub fn only(mut self, matching: impl Fn(&Seen) -> bool + Send + Sync + 'static) -> Self {
         self.matching = Box::new(matching);
+        self
+    }
+
+    /// Each request waits for so long before the API server gets it.
+    pub fn delay(mut self, each: Duration) -> Self {
+        self.delay = each;
         self
     }
 
@@ -87,6 +100,7 @@ impl Faults {
     pub(super) fn next(&mut self, seen: &Seen) -> Fate {
         let latency = self.latency.mul_f64(self.rng.f64());
         let before = latency.mul_f64(self.rng.f64());
+        let after = latency - before;
         let (mut draw, arrives, life) = (self.rng.f64(), self.rng.bool(), self.rng.f64());
         let kind = self.fates.iter().find_map(|&(kind, share)| {
             draw -= share;
@@ -99,13 +113,14 @@ impl Faults {
             Some(Kind::Cut) if seen.is_watch() => End::CutLater(Duration::from_secs(10).mul_f64(life)),
             Some(Kind::Cut) => End::Cut { arrives },
         };
-        Fate { before, after: latency - before, end }
+        Fate { before: self.delay + before, after, end }
     }
 }
 
 impl fmt::Debug for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Faults")
+            .field("delay", &self.delay)
             .field("latency", &self.latency)
             .field("fates", &self.fates)
             .finish_non_exhaustive()
