@@ -1,6 +1,20 @@
 //! Acting: from work that may be done now to requests.
 
-use super::*;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::{Cause, Doing, FRESH, Flight, LATE, PROBE_INTERVAL, Replica, Timer, Work, answers};
+use crate::{
+    operator::{
+        arbitration::Move,
+        hearing::Now,
+        published::{Published, State},
+        request::Request,
+        step::{Act, Step},
+    },
+    writer_lease::{Action, Term, WorkResult},
+};
 
 impl Replica {
     /// Takes what is due from the lessor: the primary at its rate, a follower just the first, to see that it is done.

@@ -1,8 +1,24 @@
 //! Taking in answers.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
-use super::*;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use uuid::Uuid;
+
+use super::{Cause, Doing, Flight, Replica, Ticket, Work, kinds};
+use crate::{
+    api::{Lease, lease::Attached},
+    operator::{
+        attached::{Hindrance, Object, ObjectId, Removal},
+        deed::Deed,
+        hearing::Now,
+        notice::{About, Notice},
+        record::{Place, Version},
+        request::{Answer, Refusal, Request},
+        step::granted_ttl,
+    },
+    writer_lease::WorkResult,
+};
 
 /// What people are told of a lease that goes without an end.
 const ABANDONED: &str = "deleted, but its status can't be written: it goes, and what is attached to it stays";

@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use super::*;
+use super::Replica;
 
 impl Replica {
     /// Feeds everything that decides what this replica does next: two that feed the same do the same.

@@ -1,15 +1,25 @@
 //! Leases that follow something: taking in what is seen of sources, and letting their followers live by it.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
-use super::*;
+use uuid::Uuid;
+
+use super::{Cause, FRESH, Flight, Replica, Work};
 use crate::{
     api::lease::following,
+    lessor::LeaseTime,
     operator::{
-        follow::{Lookout, Sighting, Source, View},
+        deed::Deed,
+        follow::{Lookout, Sighting, Source, SourceKind, Standing, Time, Turn, View},
+        hearing::Now,
         leases::Change,
         published::Followed,
+        record::Place,
+        request::{Answer, Refusal, Request},
+        step::Following,
+        watches::Seen,
     },
+    writer_lease::WorkResult,
 };
 
 /// What the API server's record of the last beat leaves open, beside the skew of clocks: it is in whole seconds.

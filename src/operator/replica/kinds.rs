@@ -4,16 +4,32 @@
 //! which stay the same as long as the trouble does, so that it isn't written again and again; the server's words, which
 //! may change each time, are in the Event and the log.
 
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
     jiff::Timestamp,
 };
 use serde_json::json;
+use uuid::Uuid;
 
-use super::*;
+use super::{Cause, Replica, is_released};
 use crate::{
     api::lessor::KINDS_READY,
-    operator::{kinds::KindName, sight::Trouble},
+    operator::{
+        attached::{Hindrance, Kind, Object, ObjectId},
+        hearing::Now,
+        kinds::KindName,
+        leases::Entry,
+        notice::{About, Notice},
+        request::{Answer, Request},
+        sight::Trouble,
+        watches::Failure,
+    },
 };
 
 /// How often the condition is written at most.

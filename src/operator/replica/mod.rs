@@ -15,38 +15,34 @@ mod role;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
     time::Duration,
 };
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use uuid::Uuid;
 
 use self::kinds::KindReport;
 pub use self::report::{AttachmentReport, Hindered, Invalid, KindState, Pending};
 
 use super::{
-    arbitration::{Arbitration, Move, Verdict},
-    attached::{AttachedObjects, Hindrance, Kind, Object, ObjectId, Removal},
+    arbitration::Arbitration,
+    attached::{AttachedObjects, ObjectId},
     budget::Budget,
     deed::Deed,
-    follow::{Follows, Lookout, SourceKind, Standing, Time, Turn},
+    follow::{Follows, Lookout},
     hearing::Now,
     leases::{Entry, Leases},
-    notice::{About, Notice},
-    published::{Published, State},
-    record::{Place, Record, Version, uid_of, version_of},
-    request::{Answer, Refusal, Request},
+    notice::Notice,
+    record::{Place, Version},
+    request::{Refusal, Request},
     settings::Settings,
     sight::{Scope, Sights},
-    step::{Act, Following, Situation, Step, granted_ttl},
     timers::Timers,
-    watches::{Failure, Observation, Seen},
+    watches::Failure,
 };
 use crate::{
-    api::{Lease, Recorded, lease::Attached},
+    api::lease::Attached,
     lessor::LeaseTime,
-    writer_lease::{self, Action, Holder, Term, WorkResult, WriterLease},
+    writer_lease::{self, Term, WriterLease},
 };
 
 /// Work that replicas compete for.

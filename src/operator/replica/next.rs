@@ -1,6 +1,19 @@
 //! Looking at what was touched: what is next for it, and is it work that replicas compete for?
 
-use super::*;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::{Replica, Timer, Work, is_released};
+use crate::operator::{
+    attached::{Object, ObjectId, Removal},
+    deed::Deed,
+    hearing::Now,
+    leases::Entry,
+    notice::{About, Notice},
+    record::Place,
+    step::{Act, Situation, Step},
+};
 
 impl Replica {
     /// Something about the lease of this name, or about what is attached to it, has changed.

@@ -1,6 +1,23 @@
 //! Taking in what watches show.
 
-use super::*;
+use std::{collections::BTreeSet, sync::Arc};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use uuid::Uuid;
+
+use super::{Replica, Timer, Work, is_released};
+use crate::{
+    api::{Lease, Recorded},
+    operator::{
+        attached::{Kind, ObjectId},
+        deed::Deed,
+        hearing::Now,
+        leases::Entry,
+        record::{Place, Record, Version, uid_of, version_of},
+        watches::{Failure, Observation, Seen},
+    },
+    writer_lease::{self, Holder, Term},
+};
 
 impl Replica {
     /// Takes in what a watch shows.

@@ -1,9 +1,15 @@
 //! What a replica knows of attachments, for people who look for one that doesn't do what they expect.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
-use super::*;
-use crate::operator::sight::State as SightState;
+use super::{Replica, is_released};
+use crate::operator::{
+    attached::{Hindrance, ObjectId},
+    record::Place,
+    sight::State as SightState,
+};
 
 /// How many entries of each list are shown.
 const SHOWN: usize = 1000;

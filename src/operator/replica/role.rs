@@ -1,6 +1,23 @@
 //! Being primary or not: arbitration, promotion, demotion, and leaving in order.
 
-use super::*;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::{Cause, Flight, Replica, Work};
+use crate::{
+    operator::{
+        arbitration::{Move, Verdict},
+        attached::ObjectId,
+        deed::Deed,
+        hearing::Now,
+        notice::{About, Notice},
+        record::Version,
+        request::{Answer, Refusal, Request},
+        step::Step,
+    },
+    writer_lease::{Action, WorkResult},
+};
 
 impl Replica {
     pub(super) fn arbitrate(&mut self, next: Move, now: &Now) {

@@ -4,8 +4,14 @@ use k8s_openapi::jiff::Timestamp;
 use proptest::{prelude::*, sample::select};
 use serde_json::{Value, json};
 
-use super::{tests::Play, *};
-use crate::api::Lessor;
+use super::tests::Play;
+use crate::{
+    api::{Lease, Lessor},
+    operator::{
+        request::Request,
+        watches::{Observation, Seen},
+    },
+};
 
 /// Where a stranger may write, in a lease.
 const PLACES: [&str; 22] = [

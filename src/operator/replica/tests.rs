@@ -1,10 +1,21 @@
 //! One replica against a server that the test plays by hand.
 
+use std::sync::Arc;
+
 use k8s_openapi::jiff::Timestamp;
 use kube::core::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::{
+    api::Lease,
+    operator::{
+        attached::{Kind, Removal},
+        follow::SourceKind,
+        request::Answer,
+        watches::{Observation, Seen},
+    },
+};
 
 mod follow;
 
