@@ -1,7 +1,8 @@
 //! What one replica makes of very many leases, each with an attached ConfigMap, where nothing else takes time: a server that
-//! only plays back what a real one would show. Beside it, what kube's own reflector makes of the same.
+//! only plays back what a real one would show. Beside it, what kube's own reflector makes of the same. At last many leases come
+//! and go: whatever memory they leave behind shows.
 //!
-//! `cargo bench --bench memory`; `-- --sizes 100000` for a smaller run. `cargo bench --bench cluster -- --only sizes` measures
+//! `cargo bench --bench memory`; `-- --sizes 100000 --churn 0` for a smaller run. `cargo bench --bench cluster -- --only sizes` measures
 //! the same on a real API server.
 #![allow(
     clippy::expect_used,
@@ -16,7 +17,6 @@ use std::{
     convert::Infallible,
     env, fs,
     process::{Child, Command},
-    sync::Arc,
     time::Duration,
 };
 
@@ -46,6 +46,8 @@ use tokio::{
 const SETTLED: Duration = Duration::from_secs(3);
 /// Events sent at once, as a server under load would.
 const AT_ONCE: usize = 64;
+/// How many of those that come and go are there at a time.
+const LIVING: usize = 1000;
 
 fn main() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -55,30 +57,44 @@ fn main() {
     }
 }
 
-/// How many leases there are in each round.
-fn sizes() -> Vec<usize> {
-    let sizes = env::args().skip_while(|argument| argument != "--sizes").nth(1);
-    let sizes = sizes.unwrap_or_else(|| "0,10000,100000".to_owned());
-    sizes
-        .split(',')
-        .map(|size| size.parse().expect("--sizes takes numbers, with commas between them"))
-        .collect()
+/// What is there in one round.
+#[derive(Clone, Copy)]
+struct Leases {
+    /// To stay.
+    stay: usize,
+    /// Come and go, when the others have been seen.
+    pass: usize,
+}
+
+/// The rounds, in turn: ever more that stay; and few that stay, while few, more and very many come and go.
+fn rounds() -> Vec<Leases> {
+    let argument = |name: &str, default: &str| {
+        let given = env::args().skip_while(|argument| argument != name).nth(1);
+        given.unwrap_or_else(|| default.to_owned())
+    };
+    let number =
+        |text: &str| text.parse().expect("--sizes and --churn take numbers, with commas between them");
+    let (sizes, churn) = (argument("--sizes", "0,10000,100000"), argument("--churn", "10000,100000,400000"));
+    let stay = sizes.split(',').map(|size| Leases { stay: number(size), pass: 0 });
+    let pass = churn.split(',').map(|churn| Leases { stay: LIVING, pass: number(churn) });
+    stay.chain(pass.filter(|leases| leases.pass > 0)).collect()
 }
 
 async fn measure() {
     println!(
-        "| | leases, one object each | resident | peak | bytes for each pair | until ready | processor time | for each pair |"
+        "| | leases, one object each | that come and go | resident | peak | bytes for each pair | until ready | processor time | for each pair |"
     );
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|");
     for whose in ["lessor", "kube's reflector"] {
         let mut empty: Option<(f64, Duration)> = None;
-        for size in sizes() {
-            let served = serve(size).await;
+        for leases in rounds() {
+            let served = serve(leases).await;
             let round = watch(whose, &served).await;
             let (base, idle) = *empty.get_or_insert((round.resident, round.used));
-            let each = |figure: f64| if size > 0 { figure / size as f64 } else { 0.0 };
+            let Leases { stay, pass } = leases;
+            let each = |figure: f64| if stay > 0 { figure / stay as f64 } else { 0.0 };
             println!(
-                "| {whose} | {size} | {:.1} MB | {:.1} MB | {:.0} | {:.2} s | {:.2} s | {:.1} µs |",
+                "| {whose} | {stay} | {pass} | {:.1} MB | {:.1} MB | {:.0} | {:.2} s | {:.2} s | {:.1} µs |",
                 round.resident,
                 round.peak,
                 each((round.resident - base) * 1024.0 * 1024.0),
@@ -132,7 +148,12 @@ async fn watch(whose: &str, server: &str) -> Round {
         sleep(Duration::from_millis(10)).await;
     }
     let (ready, used) = (started.elapsed(), bed::processor_time(pid));
-    sleep(SETTLED).await;
+    // Until it has nothing to do.
+    let mut before = Duration::ZERO;
+    while bed::processor_time(pid) > before {
+        before = bed::processor_time(pid);
+        sleep(SETTLED).await;
+    }
     let _ = fs::remove_file(kubeconfig);
     Round { resident: bed::memory(pid), peak: bed::peak_memory(pid), ready, used }
 }
@@ -158,25 +179,26 @@ async fn is_ready(admin: &str) -> bool {
     asking.await.unwrap_or(false)
 }
 
-/// Serves so many leases with one ConfigMap each, and never any change.
-async fn serve(size: usize) -> String {
+/// Serves leases with one ConfigMap each.
+async fn serve(leases: Leases) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("its address");
-    let app = Router::new().fallback(answer).with_state(Arc::new(size));
+    let app = Router::new().fallback(answer).with_state(leases);
     tokio::spawn(async { axum::serve(listener, app).await.expect("a server") });
     format!("http://{address}")
 }
 
-async fn answer(State(size): State<Arc<usize>>, request: Request) -> Response {
+async fn answer(State(leases): State<Leases>, request: Request) -> Response {
     let lessor = json!({
         "apiVersion": "lessor.dev/v1alpha1", "kind": "Lessor",
         "metadata": {"name": "default", "uid": "0e2b1c7e-95a5-4bb1-8f03-000000000001", "resourceVersion": "1"},
         "status": {"primary": "another_1", "term": 1},
     });
-    let (object, count) = match request.uri().path() {
-        "/apis/lessor.dev/v1alpha1/lessors" => (lessor, 1),
-        "/apis/lessor.dev/v1alpha1/leases" => (lease(), *size),
-        "/api/v1/configmaps" => (config_map(), *size),
+    let Leases { stay, pass } = leases;
+    let (object, stay, pass) = match request.uri().path() {
+        "/apis/lessor.dev/v1alpha1/lessors" => (lessor, 1, 0),
+        "/apis/lessor.dev/v1alpha1/leases" => (lease(), stay, pass),
+        "/api/v1/configmaps" => (config_map(), stay, pass),
         "/apis/lessor.dev/v1alpha1/lessors/default" => {
             return ([("content-type", "application/json")], lessor.to_string()).into_response();
         }
@@ -187,9 +209,16 @@ async fn answer(State(size): State<Arc<usize>>, request: Request) -> Response {
         "metadata": {"resourceVersion": "1000000", "annotations": {"k8s.io/initial-events-end": "true"}},
     }});
     // As Go writes it, the type first.
-    let line = format!("{{\"type\":\"ADDED\",\"object\":{object}}}\n");
-    let lines = (0..count).map(move |number| numbered(&line, number)).chain([format!("{bookmark}\n")]);
-    let lines = stream::iter(lines).chunks(AT_ONCE);
+    let line =
+        move |kind: &str, number| numbered(&format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n"), number);
+    let added = line.clone();
+    let listed = (0..stay).map(move |number| added("ADDED", number)).chain([format!("{bookmark}\n")]);
+    let passing = (0..pass + LIVING).filter(move |_| pass > 0).flat_map(move |number| {
+        let comes = (number < pass).then(|| line("ADDED", stay + number));
+        let goes = number.checked_sub(LIVING).map(|number| line("DELETED", stay + number));
+        comes.into_iter().chain(goes)
+    });
+    let lines = stream::iter(listed.chain(passing)).chunks(AT_ONCE);
     let lines = lines.map(|lines| Ok::<_, Infallible>(lines.concat())).chain(stream::pending());
     Response::new(Body::from_stream(lines))
 }
