@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::future::join_all;
 use k8s_openapi::jiff::Timestamp;
 use lessor_cluster::{Cluster, proxy::Faults};
 use serde_json::json;
@@ -9,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     holder::{Holder, Tally},
-    replicas::{LEASE_DURATION, OwnCluster, PATIENCE, Replicas, Way, wall, within},
+    replicas::{LEASE_DURATION, OwnCluster, PATIENCE, Replicas, Way, shared, wall, within},
 };
 
 const TTL: Duration = Duration::from_secs(15);
@@ -146,28 +147,34 @@ pub(crate) async fn a_replica_that_is_cut_off_alone_ends_nothing_early_and_littl
 pub(crate) async fn leases_end_though_each_answer_takes_more_than_a_second() {
     const SLOW: Duration = Duration::from_millis(1500);
     const HELD: usize = 60;
-    const TTL: Duration = Duration::from_secs(12);
-    let replicas = Replicas::three("slow", Way::Proxied).await;
-    let held: Vec<String> = (0..HELD).map(|i| format!("held-{i}")).collect();
-    for lease in &held {
-        replicas.granted(lease, json!({"ttlSeconds": TTL.as_secs()})).await;
+    const TTL: Duration = Duration::from_secs(20);
+    const LEFT_TTL: Duration = Duration::from_secs(10);
+    let mut replicas = Replicas::none_on(shared().await, "slow").await;
+    for _ in 0..3 {
+        replicas.add(Way::Proxied, &["--status-rate", "5"]).await;
     }
-    // What they move is to be published: ten writes a second, so that some are always under way.
+    replicas.wait_ready().await;
+    let held: Vec<String> = (0..HELD).map(|i| format!("held-{i}")).collect();
+    // At once, so that none waits for long before it is renewed.
+    let ttl = || json!({"ttlSeconds": TTL.as_secs()});
+    join_all(held.iter().map(|lease| replicas.granted(lease, ttl()))).await;
+    // Six of them a second are to be published anew, and only five may, so that some are always under way.
     let holder = Holder::of(&replicas, &held, TTL / 4);
     for replica in &replicas.all {
         replica.proxy().set_faults([Faults::new(1).delay(SLOW)]);
     }
-    sleep(TTL).await;
+    sleep(TTL / 2).await;
     let made = Instant::now();
     replicas.config_map("left", json!({"lessor.dev/lease": "left"}), &["a"]).await;
-    replicas.granted("left", json!({"ttlSeconds": TTL.as_secs()})).await;
+    replicas.granted("left", json!({"ttlSeconds": LEFT_TTL.as_secs()})).await;
     replicas.wait_map_gone("left").await;
     let took = made.elapsed();
     for lease in &held {
         assert!(replicas.lives(lease).await, "lease {lease} has ended");
     }
     let Tally { accepted, ended, .. } = holder.stop().await;
-    replicas
-        .check(format_args!("{accepted} renewals; {took:?} from making a lease of {TTL:?} to its removal"));
+    replicas.check(format_args!(
+        "{accepted} renewals; {took:?} from making a lease of {LEFT_TTL:?} to its removal"
+    ));
     assert_eq!(ended, 0, "a holder was told that its lease has ended");
 }
