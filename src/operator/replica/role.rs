@@ -15,7 +15,6 @@ use crate::{
         record::Version,
         request::{Answer, Refusal, Request},
         step::Step,
-        timers::Timers,
     },
     writer_lease::{Action, WorkResult},
 };
@@ -132,7 +131,6 @@ impl Replica {
         if before.is_some() {
             self.cancel_flights(now);
             self.leases.demote();
-            self.unrefreshed = Timers::default();
             self.out.deeds.push(Deed::Demoted);
         }
         match leads {
