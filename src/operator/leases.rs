@@ -41,6 +41,8 @@ pub struct Entry {
     pub in_flight: bool,
     /// Whether the lessor has handed it out as expired.
     pub handed_out: bool,
+    /// Whether it is its turn to have its status brought up to date.
+    pub refreshing: bool,
     /// Whether its time runs, as far as what it follows is concerned.
     pub standing: Standing,
     /// Whether the request that releases it was sent, bound to the version that is known. It may have been done, or be done
@@ -243,6 +245,7 @@ impl Leases {
             stale: false,
             written_at: None,
             in_flight: false,
+            refreshing: false,
             handed_out: false,
             standing: Standing::Running,
             releasing: false,

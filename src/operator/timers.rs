@@ -33,11 +33,13 @@ impl<K: Clone + Ord> Timers<K> {
         self.by_time.insert((at, key));
     }
 
-    /// Sets the timer of `key` unless it has one.
-    pub fn set_if_absent(&mut self, key: K, at: Duration) {
-        if !self.times.contains_key(&key) {
+    /// Sets the timer of `key` unless it has one; whether it had none.
+    pub fn set_if_absent(&mut self, key: K, at: Duration) -> bool {
+        let absent = !self.times.contains_key(&key);
+        if absent {
             self.set(key, at);
         }
+        absent
     }
 
     /// Clears the timer of `key`, if it has one.

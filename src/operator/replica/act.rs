@@ -8,6 +8,7 @@ use super::{Cause, Doing, FRESH, Flight, LATE, PROBE_INTERVAL, Replica, Timer, W
 use crate::{
     operator::{
         arbitration::Move,
+        deed::Deed,
         hearing::Now,
         published::{Published, State},
         request::Request,
@@ -38,6 +39,36 @@ impl Replica {
                 Timer::Pending(place) => self.report_pending(&place),
             }
         }
+    }
+
+    /// Lets a lease wait for its turn to have its status brought up to date.
+    pub(super) fn await_refresh(&mut self, uid: Uuid, now: &Now) {
+        let Some(turn) = self.refreshes.next_at(now.mono) else { return };
+        if self.unrefreshed.set_if_absent(uid, now.mono) && turn > now.mono {
+            self.out.deeds.push(Deed::Postponed);
+        }
+    }
+
+    /// Lets as many leases have their status brought up to date as the budget allows, those that have waited longest first.
+    pub(super) fn refresh(&mut self, now: &Now) {
+        while self.refresh_at(now).is_some_and(|at| at <= now.mono)
+            && let Some(uid) = self.unrefreshed.pop(now.mono)
+        {
+            // It may have been done, or something else may be more urgent, since it began to wait.
+            let still = matches!(self.step(uid, now), Some(Step::Refresh(_)));
+            let Some(entry) = self.leases.get_mut(&uid).filter(|entry| still && !entry.in_flight) else {
+                continue;
+            };
+            entry.refreshing = true;
+            self.refreshes.take(now.mono);
+            self.writer.try_work(Work::Lease(uid), now.mono);
+        }
+    }
+
+    /// When the next lease may have its status brought up to date, if any waits for that.
+    pub(super) fn refresh_at(&mut self, now: &Now) -> Option<Duration> {
+        self.unrefreshed.first()?;
+        self.refreshes.next_at(now.mono)
     }
 
     /// Shortly before a deadline the primary makes sure that it hears the server, and that followers hear that it lives: an
@@ -178,12 +209,7 @@ impl Replica {
                 (Doing::End(deadline, status.attached.unwrap_or_default()), write(status))
             }
             Step::Act(Act::Publish(status)) => (news(&record.status, status), write(status)),
-            Step::Refresh(status) => {
-                if !self.refreshes.take(now.mono) {
-                    return None;
-                }
-                (news(&record.status, status), write(status))
-            }
+            Step::Refresh(status) => (news(&record.status, status), write(status)),
             Step::Act(Act::RemoveFinalizer) => {
                 let finalizers = record.finalizers_with(false);
                 let doing = if record.status.has_ended() { Doing::Release } else { Doing::Abandon };

@@ -14,7 +14,7 @@ impl Replica {
         self.follows.digest(state);
         self.writer.hash(state);
         self.arbitration.digest(state);
-        self.timers.hash(state);
+        (&self.timers, &self.unrefreshed).hash(state);
         for (ticket, flight) in &self.flights {
             (ticket, &flight.cause, flight.sent_at).hash(state);
         }

@@ -159,6 +159,8 @@ pub struct Replica {
     next_ticket: Ticket,
     timers: Timers<Timer>,
     refreshes: Budget,
+    /// Leases whose status is merely to be brought up to date, and since when: one after the other, as the budget allows.
+    unrefreshed: Timers<Uuid>,
     /// The server asked for patience until then.
     patient_until: Duration,
     /// The term that this replica leads under, as the lessor in memory was told.
@@ -202,6 +204,7 @@ impl Replica {
             next_ticket: 0,
             timers: Timers::default(),
             refreshes: Budget::new(settings.status_rate),
+            unrefreshed: Timers::default(),
             patient_until: Duration::ZERO,
             leading: None,
             orphaned: false,
@@ -297,6 +300,7 @@ impl Replica {
         if self.is_ready() {
             self.hand_out_due(now);
             self.fire_timers(now);
+            self.refresh(now);
             self.approach(now);
             self.act(now);
             self.probe(now);
@@ -322,7 +326,8 @@ impl Replica {
         let probe = self.probe_due(now);
         let kinds = self.report_kinds_at(now);
         let look = self.look_out_at(now);
-        let at = [writer, self.timers.first(), self.next_deadline(now), probe, kinds, look];
+        let refresh = self.refresh_at(now);
+        let at = [writer, self.timers.first(), self.next_deadline(now), probe, kinds, look, refresh];
         at.into_iter().flatten().min()
     }
 

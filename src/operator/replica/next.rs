@@ -50,10 +50,11 @@ impl Replica {
     }
 
     pub(super) fn touch_lease(&mut self, uid: Uuid, now: &Now) {
-        let Some(entry) = self.leases.get(&uid) else { return };
+        let Some(entry) = self.leases.get_mut(&uid) else { return };
         if entry.in_flight {
             return;
         }
+        let refreshing = std::mem::take(&mut entry.refreshing);
         self.leases.recheck(uid, now);
         let work = Work::Lease(uid);
         let step = self.step(uid, now);
@@ -74,15 +75,17 @@ impl Replica {
                 let due = entry.more.change(|more| *more.due.get_or_insert(due));
                 self.writer.try_work(work, due);
             }
-            Some(Step::Refresh(_)) if self.leading.is_some() => match self.refreshes.next_at(now.mono) {
-                Some(at) if at > now.mono => {
-                    self.out.deeds.push(Deed::Postponed);
-                    self.writer.remove(&work);
-                    self.timers.set(Timer::Lease(uid), at);
+            Some(Step::Refresh(_)) if self.leading.is_some() => {
+                // Its turn may have come, and it waits to be run.
+                let refreshing = refreshing && self.writer.contains(&work);
+                if let Some(entry) = self.leases.get_mut(&uid) {
+                    entry.refreshing = refreshing;
                 }
-                Some(_) => self.writer.try_work(work, now.mono),
-                None => {}
-            },
+                if !refreshing {
+                    self.writer.remove(&work);
+                    self.await_refresh(uid, now);
+                }
+            }
             Some(Step::Wait(at)) => {
                 self.writer.remove(&work);
                 // While lease time stands still, what waits for it comes no nearer.

@@ -15,6 +15,7 @@ use crate::{
         record::Version,
         request::{Answer, Refusal, Request},
         step::Step,
+        timers::Timers,
     },
     writer_lease::{Action, WorkResult},
 };
@@ -131,6 +132,7 @@ impl Replica {
         if before.is_some() {
             self.cancel_flights(now);
             self.leases.demote();
+            self.unrefreshed = Timers::default();
             self.out.deeds.push(Deed::Demoted);
         }
         match leads {

@@ -763,6 +763,60 @@ fn a_dry_run_removes_nothing_and_says_what_it_would() {
 }
 
 #[test]
+fn statuses_are_brought_up_to_date_in_turn_as_the_budget_allows() {
+    const LEASES: usize = 60;
+    let mut play = Play::primary();
+    let one = |lease: &mut Value, number: usize, counted: usize| {
+        granted(lease);
+        lease["metadata"]["name"] = json!(format!("cart-{number}"));
+        lease["metadata"]["uid"] = json!(Uuid::from_u128(number as u128).to_string());
+        lease["status"]["attached"]["objects"] = json!(counted);
+    };
+    for number in 0..LEASES {
+        play.see_lease(|lease| one(lease, number, 3));
+    }
+    let (begun, mut turns) = (play.mono, Vec::new());
+    while turns.len() < LEASES {
+        for (ticket, request) in play.asked.clone() {
+            let Request::WriteStatus { uid, status, .. } = request else { panic!("asked {request:?}") };
+            assert_eq!(status["attached"]["objects"], 0);
+            let number = uid.as_u128() as usize;
+            turns.push(number);
+            let lease = play.lease(|lease| one(lease, number, 0));
+            play.answer(ticket, Answer::Lease(lease));
+        }
+        play.pass(10);
+    }
+    assert!(turns.is_sorted(), "{turns:?}");
+    // Twenty a second by default, and as many at once at first.
+    let took = play.mono - begun;
+    assert!((Duration::from_millis(1_900)..Duration::from_millis(2_200)).contains(&took), "{took:?}");
+    assert_eq!(play.replica.refresh_at(&play.now()), None);
+    play.pass(1_000);
+    assert_eq!(play.asked, []);
+}
+
+#[test]
+fn a_status_that_a_deposed_primary_did_not_bring_up_to_date_any_more_is_no_reason_to_take_over() {
+    let mut play = Play::primary();
+    // The server asks for patience, so its turn comes, and nothing more.
+    play.replica.patient_until = play.mono + Duration::from_secs(60);
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["spec"]["ttlSeconds"] = json!(3600);
+        lease["status"]["grantedTTLSeconds"] = json!(3600);
+        lease["status"]["attached"]["objects"] = json!(3);
+    });
+    assert_eq!(play.asked, []);
+    let lessor = play.lessor(json!({"primary": "other_1", "term": 2}));
+    play.observe(Observation::Lessor(Seen::There(Box::new(lessor))));
+    assert_eq!((play.replica.leads(), play.replica.queued()), (None, 0));
+    play.replica.patient_until = play.mono;
+    play.pass(60_000);
+    assert_eq!(play.asked, []);
+}
+
+#[test]
 fn a_stop_ends_with_the_lead_given_back() {
     let mut play = Play::primary();
     play.replica.stop(play.mono + Duration::from_secs(2));
