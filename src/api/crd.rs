@@ -85,7 +85,7 @@ mod tests {
         }
         let mut found = Vec::new();
         for schema in crd.spec.versions.iter().filter_map(|version| version.schema.as_ref()) {
-            walk(String::new(), schema.open_api_v3_schema.as_ref().unwrap(), &mut found);
+            walk(String::new(), schema.open_api_v3_schema.as_ref().expect("a schema"), &mut found);
         }
         found
     }
@@ -94,17 +94,21 @@ mod tests {
     fn the_files_under_crds_are_what_the_code_says() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("crds");
         for crd in all() {
-            let file = directory.join(format!("{}.yaml", crd.metadata.name.as_deref().unwrap()));
+            let file = directory.join(format!("{}.yaml", crd.metadata.name.as_deref().expect("a name")));
             let there = fs::read_to_string(&file).unwrap_or_default();
             assert!(
-                there == to_yaml(&crd).unwrap(),
+                there == to_yaml(&crd).expect("YAML"),
                 "{} differs from src/api: run `just crds`, or `cargo run -- crd {} > {}`",
                 file.display(),
                 crd.spec.names.plural,
                 file.display()
             );
         }
-        assert_eq!(fs::read_dir(directory).unwrap().count(), all().len(), "a file that no code generates");
+        assert_eq!(
+            fs::read_dir(directory).expect("the directory").count(),
+            all().len(),
+            "a file that no code generates"
+        );
     }
 
     #[test]

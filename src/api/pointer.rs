@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     fn pointer(text: &str) -> Pointer {
-        Pointer::parse(text).unwrap()
+        Pointer::parse(text).expect("a pointer")
     }
 
     #[test]

@@ -32,7 +32,6 @@ use super::LeaseTime;
 /// nobody would.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseClock {
-    patience: Duration,
     /// How much monotonic time was no lease time.
     held: Duration,
     last_life: Duration,
@@ -48,19 +47,7 @@ impl LeaseClock {
 
     /// A clock that reads zero at `mono` and runs.
     pub fn new(mono: Duration) -> Self {
-        Self::with_patience(mono, Self::PATIENCE)
-    }
-
-    /// As [`new`](Self::new), with another patience.
-    pub fn with_patience(mono: Duration, patience: Duration) -> Self {
-        Self {
-            patience,
-            held: mono,
-            last_life: mono,
-            last_answer: mono,
-            suspect: false,
-            out: BTreeMap::new(),
-        }
+        Self { held: mono, last_life: mono, last_answer: mono, suspect: false, out: BTreeMap::new() }
     }
 
     /// Lease time at this monotonic time. O(requests that are out).
@@ -71,8 +58,8 @@ impl LeaseClock {
 
     /// Whether lease time stands still: ask the server something, then.
     pub fn stands_still(&self, mono: Duration) -> bool {
-        let is_silent = self.is_slow(self.last_answer, mono);
-        self.suspect || is_silent && self.out.values().any(|sent| self.is_slow(*sent, mono))
+        let is_silent = Self::is_slow(self.last_answer, mono);
+        self.suspect || is_silent && self.out.values().any(|sent| Self::is_slow(*sent, mono))
     }
 
     /// The monotonic time at which the clock will read `time` if nothing happens; `None` while it stands
@@ -121,7 +108,7 @@ impl LeaseClock {
     /// when the request has been out for too long, the server counts as silent, as if somebody still waited,
     /// unless it has answered a later request.
     pub fn withdrawn(&mut self, request: u64, mono: Duration) {
-        if self.out.get(&request).is_some_and(|sent| self.is_slow(*sent, mono)) {
+        if self.out.get(&request).is_some_and(|sent| Self::is_slow(*sent, mono)) {
             self.failed(request);
         }
     }
@@ -136,7 +123,7 @@ impl LeaseClock {
     /// Whoever asks and listens wakes up, and should have at `due`. If that is long ago it was paused, and knows nothing of the time
     /// since: whatever would have shown an outage may have come and gone.
     pub fn woke(&mut self, due: Duration, mono: Duration) {
-        if !self.is_slow(due, mono) {
+        if !Self::is_slow(due, mono) {
             return;
         }
         // What was heard before anybody could look is no sign of life of the whole pause.
@@ -149,8 +136,8 @@ impl LeaseClock {
         self.suspect = true;
     }
 
-    fn is_slow(&self, sent: Duration, mono: Duration) -> bool {
-        mono.saturating_sub(sent) > self.patience
+    fn is_slow(sent: Duration, mono: Duration) -> bool {
+        mono.saturating_sub(sent) > Self::PATIENCE
     }
 }
 

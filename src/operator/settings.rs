@@ -60,7 +60,7 @@ impl Default for Settings {
             linger: Duration::from_secs(2),
             lease_duration: Duration::from_secs(5),
             status_rate: 20.0,
-            expiry_rate: const { NonZeroU32::new(500).unwrap() },
+            expiry_rate: const { NonZeroU32::new(500).expect("above zero: the compiler checks it") },
             concurrency: 32,
             event_rate: 10.0,
             pending_warning: Duration::from_secs(30),

@@ -88,13 +88,13 @@ mutant 'a primary shows itself before a deadline only when its writer lease has 
   'self.writer.show(now.mono);' 'if !@ { self.writer.show(now.mono); }'
 
 mutant 'a slow answer is no sign of an outage' 'unit lessor::clock' src/lessor/clock.rs \
-  'mono.saturating_sub(sent) > self.patience' '!@ && mono.saturating_sub(sent) > self.patience'
+  'mono.saturating_sub(sent) > Self::PATIENCE' '!@ && mono.saturating_sub(sent) > Self::PATIENCE'
 
 mutant 'a server that takes long for each answer is taken for a silent one' 'unit lessor::clock' src/lessor/clock.rs \
-  'self.is_slow(self.last_answer, mono)' '(@ || self.is_slow(self.last_answer, mono))'
+  'Self::is_slow(self.last_answer, mono)' '(@ || Self::is_slow(self.last_answer, mono))'
 
 mutant 'a pause of the replica itself is taken for rest' 'unit lessor::clock' src/lessor/clock.rs \
-  'if !self.is_slow(due, mono) {' 'if @ || !self.is_slow(due, mono) {'
+  'if !Self::is_slow(due, mono) {' 'if @ || !Self::is_slow(due, mono) {'
 
 mutant 'an end is committed on an old sign of life' 'unit operator::replica' src/operator/replica/act.rs \
   'Step::Act(Act::End(_)) if now.silence > FRESH =>' 'Step::Act(Act::End(_)) if !@ && now.silence > FRESH =>'

@@ -26,6 +26,10 @@ fn refused(attachments: &Attachments) -> String {
     attachments.problems[0].to_string()
 }
 
+fn data_key(key: &str) -> Key {
+    Key::parse(key, KeyForm::Data).expect("a key of data")
+}
+
 #[test]
 fn an_object_without_our_annotations_has_no_attachments() {
     let attachments = data(&[
@@ -244,8 +248,7 @@ fn removing_a_key_removes_its_attachment_in_both_forms_and_no_other() {
         ("key.lessor.dev/b", "two"),
         ("lessor.dev/keys", r#"{ "c": "one", "a": "one", ".d": "two" }"#),
     ]);
-    let gone =
-        [Key::parse("a", KeyForm::Data).unwrap(), Key::parse("elsewhere", KeyForm::Data).unwrap()].into();
+    let gone = [data_key("a"), data_key("elsewhere")].into();
     let changes = annotations_after(&before, KeyForm::Data, &gone);
     let expected = [
         ("key.lessor.dev/a".to_owned(), None),
@@ -257,7 +260,7 @@ fn removing_a_key_removes_its_attachment_in_both_forms_and_no_other() {
 #[test]
 fn the_last_key_takes_the_keys_annotation_with_it() {
     let before = map(&[("lessor.dev/keys", r#"{"a":"one"}"#)]);
-    let gone = [Key::parse("a", KeyForm::Data).unwrap()].into();
+    let gone = [data_key("a")].into();
     assert_eq!(
         annotations_after(&before, KeyForm::Data, &gone),
         [("lessor.dev/keys".to_owned(), None)].into()
@@ -267,7 +270,7 @@ fn the_last_key_takes_the_keys_annotation_with_it() {
 #[test]
 fn a_key_that_is_void_keeps_its_annotations() {
     let before = map(&[("key.lessor.dev/a", "one"), ("lessor.dev/keys", r#"{"a":"two","b":"two"}"#)]);
-    let gone = [Key::parse("a", KeyForm::Data).unwrap()].into();
+    let gone = [data_key("a")].into();
     assert!(annotations_after(&before, KeyForm::Data, &gone).is_empty());
     let before = map(&[("lessor.dev/keys", r#"{"a":"two","b":"TWO"}"#)]);
     assert!(annotations_after(&before, KeyForm::Data, &gone).is_empty());

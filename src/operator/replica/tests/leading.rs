@@ -1,0 +1,279 @@
+//! Being primary or not: looks, takeovers, terms, and leaving in order.
+
+use super::*;
+
+#[test]
+fn a_follower_acts_only_after_a_fresh_look_at_what_is_overdue() {
+    let mut play = Play::follower();
+    play.see_lease(granted);
+    // The TTL, what the recorded time leaves open, and the head start of the incumbent.
+    play.pass_as_follower(10_000 + 3_000 + 2_400);
+    assert_eq!(play.asked, []);
+    play.pass_as_follower(100);
+    let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
+    let mut lessor = play.lessor(json!({"primary": "other_1", "term": 1}));
+    lessor.metadata.resource_version = Some("1".to_owned());
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
+    let lease = play.lease(granted);
+    play.answer(ticket, Answer::Lease(lease));
+    let (_, request) = &play.asked[0];
+    let Request::WriteLessor { status, .. } = request else { panic!("{request:?}") };
+    assert_eq!((&status["primary"], &status["term"]), (&json!(ME), &json!(2)));
+}
+
+#[test]
+fn a_follower_that_misses_the_primary_before_a_deadline_asks_until_it_takes_over() {
+    let mut play = Play::follower();
+    play.see_lease(granted);
+    // The TTL, and what the recorded time leaves open, but for half a second in which a primary would have been seen.
+    play.pass(13_000 - 600);
+    assert_eq!(play.asked, []);
+    play.pass(200);
+    let [ticket] = *play.probes() else { panic!("{:?}", play.asked) };
+    // One at a time, and once per second.
+    play.pass(1_000);
+    assert_eq!(play.asked.len(), 1, "{:?}", play.asked);
+    let lessor = play.lessor_at(1, json!({"primary": "other_1", "term": 1}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    play.pass(900);
+    assert_eq!(play.asked, []);
+    play.pass(200);
+    assert_eq!(play.probes().len(), 1, "{:?}", play.asked);
+}
+
+#[test]
+fn a_follower_that_hears_the_primary_before_a_deadline_and_at_it_asks_nothing() {
+    let mut play = Play::follower();
+    play.see_lease(granted);
+    play.pass(13_000 - 800);
+    let proof =
+        play.lessor(json!({"primary": "other_1", "term": 1, "provedTime": "2027-01-15T08:00:12.000000Z"}));
+    play.observe(Observation::Lessor(Seen::There(Box::new(proof))));
+    play.pass(1_200);
+    play.see_lease(ended);
+    play.pass(1_000);
+    assert_eq!(play.asked, []);
+}
+
+#[test]
+fn a_primary_shows_itself_before_a_deadline_though_its_writer_lease_has_not_lapsed() {
+    let mut play = Play::primary();
+    let short = |lease: &mut Value| {
+        granted(lease);
+        lease["spec"]["ttlSeconds"] = json!(3);
+        lease["status"]["grantedTTLSeconds"] = json!(3);
+        lease["status"]["expiryTime"] = json!("2027-01-15T08:00:03.100000Z");
+    };
+    play.see_lease(|lease| lease["spec"]["ttlSeconds"] = json!(3));
+    let ticket = play.ask(|request| matches!(request, Request::WriteStatus { .. }));
+    let lease = play.lease(short);
+    play.answer(ticket, Answer::Lease(lease));
+    play.pass(1_900);
+    assert_eq!(play.asked, []);
+    play.pass(200);
+    let ticket = play.ask(|request| matches!(request, Request::WriteLessor { .. }));
+    let lessor = play.lessor(json!({"primary": ME, "term": 1}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    // Once is enough, for followers and for the end itself.
+    play.pass(850);
+    assert_eq!(play.asked, []);
+    play.pass(100);
+    assert_eq!(play.status_written().map(|(_, status)| status["endTime"].is_string()), Some(true));
+}
+
+#[test]
+fn a_grant_that_is_seen_late_is_no_reason_to_take_over() {
+    let mut play = Play::follower();
+    play.see_lease(|_| {});
+    play.pass(4_000);
+    // Granted at 08:00:00 by the API server's clock; this replica's watch is late.
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["metadata"]["managedFields"] = json!([{"manager": "lessor-grant", "operation": "Update", "subresource": "status",
+            "time": "2027-01-15T08:00:00Z", "fieldsV1": {"f:status": {}}}]);
+    });
+    play.pass(9_000);
+    assert_eq!(play.asked, []);
+}
+
+#[test]
+fn a_lessor_that_was_deleted_is_made_anew_by_its_primary_under_a_new_term() {
+    let mut play = Play::primary();
+    let gone = play.lessor(json!({"primary": ME, "term": 1}));
+    play.observe(Observation::Lessor(Seen::Gone(Box::new(gone.clone()))));
+    let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
+    play.answer(ticket, Answer::Gone);
+    let ticket = play.ask(|request| matches!(request, Request::CreateLessor));
+    let lessor = play.lessor(json!({}));
+    let term = i64::try_from(play.version).expect("a term");
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    let ticket =
+        play.ask(|request| matches!(request, Request::WriteLessor { status, .. } if status["term"] == term));
+    let lessor = play.lessor(json!({"primary": ME, "term": term}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    // News of the deletion that comes late changes nothing.
+    play.observe(Observation::Lessor(Seen::Gone(Box::new(gone))));
+    assert_eq!((play.replica.leads(), &*play.asked), (Some(term), &[][..]));
+}
+
+#[test]
+fn a_sign_of_the_incumbent_keeps_a_follower_from_claiming() {
+    let mut play = Play::follower();
+    play.see_lease(granted);
+    play.pass_as_follower(19_000);
+    let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
+    let lessor =
+        play.lessor(json!({"primary": "other_1", "term": 1, "provedTime": "2027-01-15T08:00:12.000000Z"}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    assert_eq!(play.asked, []);
+}
+
+#[test]
+fn a_removal_by_the_incumbent_is_a_sign_of_it_though_it_carries_no_term() {
+    let mut play = Play::follower();
+    play.see_map("one", json!({"lessor.dev/lease": "cart"}));
+    play.see_map("two", json!({"lessor.dev/lease": "cart"}));
+    play.see_lease(ended);
+    let gone = |name: &str| {
+        let meta = json!({"namespace": "shop", "name": name, "uid": UID, "resourceVersion": "100"});
+        let meta = serde_json::from_value(meta).expect("metadata");
+        Observation::Object(Arc::new(Kind::config_map()), None, Seen::Gone(Box::new(meta)))
+    };
+    play.pass(4_000);
+    play.observe(gone("one"));
+    play.pass(4_000);
+    play.observe(gone("two"));
+    play.pass(4_000);
+    play.see_lease(|lease| {
+        ended(lease);
+        lease["metadata"]["finalizers"] = json!([]);
+    });
+    play.pass(4_000);
+    assert_eq!(play.asked, [], "nobody has been silent for a lease duration");
+    play.pass(1_500);
+    play.ask(|request| matches!(request, Request::ReadLessor));
+}
+
+#[test]
+fn a_primary_that_sees_a_higher_term_gives_up_what_is_under_way() {
+    let mut play = Play::primary();
+    play.see_lease(|_| {});
+    play.ask(|request| matches!(request, Request::WriteStatus { .. }));
+    let lessor = play.lessor(json!({"primary": "other_1", "term": 2}));
+    play.observe(Observation::Lessor(Seen::There(Box::new(lessor))));
+    assert_eq!(play.replica.leads(), None);
+    assert_eq!(play.asked, []);
+}
+
+/// Lets the primary find that the lease carries a term of 9, above its own. It asks at once who is primary.
+fn refused_for_its_term(play: &mut Play) -> Ticket {
+    play.see_lease(|_| {});
+    let ticket = play.ask(|request| matches!(request, Request::WriteStatus { .. }));
+    play.answer(ticket, Answer::Refused(Refusal::LowerTerm));
+    let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
+    let lease = play.lease(|lease| lease["status"] = json!({"term": 9}));
+    play.answer(ticket, Answer::Lease(lease));
+    assert_eq!(play.replica.leads(), None);
+    play.ask(|request| matches!(request, Request::ReadLessor))
+}
+
+#[test]
+fn a_primary_that_is_refused_for_its_term_claims_a_higher_one_at_once() {
+    let mut play = Play::primary();
+    let version = play.version;
+    let ticket = refused_for_its_term(&mut play);
+    let lessor = play.lessor_at(version, json!({"primary": ME, "term": 1}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    let ticket =
+        play.ask(|request| matches!(request, Request::WriteLessor { status, .. } if status["term"] == 10));
+    let lessor = play.lessor(json!({"primary": ME, "term": 10}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    assert_eq!(play.replica.leads(), Some(10));
+    let (_, status) = play.status_written().expect("the grant");
+    assert_eq!(status["term"], 10);
+}
+
+#[test]
+fn a_primary_that_is_refused_for_its_term_follows_whoever_has_taken_over() {
+    let mut play = Play::primary();
+    let ticket = refused_for_its_term(&mut play);
+    let lessor = play.lessor(json!({"primary": "other_1", "term": 9}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    play.pass(4_000);
+    assert_eq!(play.asked, []);
+    assert_eq!(play.replica.leads(), None);
+}
+
+#[test]
+fn a_hindered_release_is_no_work_to_take_over_for() {
+    let mut play = Play::follower();
+    play.see_map("stuck", json!({"lessor.dev/lease": "cart"}));
+    play.see_lease(|lease| {
+        ended(lease);
+        let hindered = json!({"type": "Released", "status": "False", "reason": "Hindered",
+            "message": "configmap shop/stuck: it is immutable", "lastTransitionTime": "2027-01-15T08:00:10Z"});
+        lease["status"]["conditions"].as_array_mut().expect("conditions").push(hindered);
+    });
+    play.pass(60_000);
+    assert_eq!(play.asked, []);
+}
+
+#[test]
+fn an_absurd_term_stands_in_nobodys_way() {
+    let mut play = Play::follower();
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["status"]["term"] = json!(i64::MAX);
+    });
+    play.pass(120_000);
+    assert_eq!(play.asked, []);
+}
+
+#[test]
+fn a_status_that_a_deposed_primary_did_not_bring_up_to_date_any_more_is_no_reason_to_take_over() {
+    let mut play = Play::primary();
+    // The server asks for patience, so its turn comes, and nothing more.
+    play.replica.patient_until = play.mono + Duration::from_secs(60);
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["spec"]["ttlSeconds"] = json!(3600);
+        lease["status"]["grantedTTLSeconds"] = json!(3600);
+        lease["status"]["attached"]["objects"] = json!(3);
+    });
+    assert_eq!(play.asked, []);
+    let lessor = play.lessor(json!({"primary": "other_1", "term": 2}));
+    play.observe(Observation::Lessor(Seen::There(Box::new(lessor))));
+    assert_eq!((play.replica.leads(), play.replica.queued()), (None, 0));
+    play.replica.patient_until = play.mono;
+    play.pass(60_000);
+    assert_eq!(play.asked, []);
+}
+
+#[test]
+fn a_stop_ends_with_the_lead_given_back() {
+    let mut play = Play::primary();
+    play.replica.stop(play.mono + Duration::from_secs(2));
+    play.poll();
+    let ticket = play.ask(
+        |request| matches!(request, Request::WriteLessor { status, .. } if status["primary"].is_null() && status["term"] == 1),
+    );
+    assert!(!play.replica.has_stopped());
+    let lessor = play.lessor(json!({"term": 1}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    assert!(play.replica.has_stopped());
+}
+
+#[test]
+fn a_stop_waits_for_what_is_under_way_and_begins_nothing() {
+    let mut play = Play::primary();
+    play.see_map("one", json!({"lessor.dev/lease": "cart"}));
+    play.see_lease(ended);
+    let ticket = play.ask(|request| matches!(request, Request::Remove { .. }));
+    play.replica.stop(play.mono + Duration::from_secs(2));
+    play.see_map("two", json!({"lessor.dev/lease": "cart"}));
+    play.pass(1_000);
+    play.ask(|request| matches!(request, Request::Remove { .. }));
+    play.answer(ticket, Answer::Deleted);
+    play.ask(|request| matches!(request, Request::WriteLessor { status, .. } if status["primary"].is_null()));
+}

@@ -1,0 +1,169 @@
+//! Another leads.
+
+use super::*;
+
+#[test]
+fn a_follower_holds_work_back() {
+    let mut lease = follower(s(0));
+    lease.try_work("a", s(1));
+    assert_eq!(all(&mut lease, ms(4999)), nothing());
+    assert_eq!(lease.wake_at(s(1)), Some(s(5)));
+    assert_eq!(lease.len(), 1);
+}
+
+#[test]
+fn a_follower_waits_a_lease_duration_after_the_last_write_it_saw() {
+    let mut lease = follower(s(0));
+    lease.try_work("a", s(1));
+    lease.observe(1, s(4));
+    assert_eq!(all(&mut lease, ms(8999)), nothing());
+    assert_eq!(all(&mut lease, s(9)), [claim_overdue(2, "a")]);
+}
+
+#[test]
+fn a_follower_gives_the_incumbent_half_a_lease_duration_on_any_work() {
+    let mut lease = follower(s(0));
+    lease.try_work("a", s(100));
+    assert_eq!(all(&mut lease, ms(102_499)), nothing());
+    assert_eq!(lease.wake_at(s(100)), Some(ms(102_500)));
+    assert_eq!(all(&mut lease, ms(102_500)), [claim_overdue(2, "a")]);
+}
+
+#[test]
+fn a_head_start_of_less_than_half_a_lease_duration_counts_as_half() {
+    let mut lease = WriterLease::new(Config { head_start: ms(1), ..config() });
+    lease.observe_claim(Holder::Other, 1, s(0));
+    lease.try_work("a", s(100));
+    assert_eq!(lease.wake_at(s(100)), Some(ms(102_500)));
+}
+
+#[test]
+fn work_overdue_when_it_is_tried_is_claimed_when_the_wait_is_over() {
+    let mut lease = follower(s(50));
+    lease.try_work("a", s(10));
+    assert_eq!(lease.wake_at(s(50)), Some(s(55)));
+}
+
+#[test]
+fn a_takeover_runs_the_work_under_the_next_term() {
+    let mut lease = follower(s(0));
+    lease.try_work("a", s(10));
+    assert_eq!(all(&mut lease, s(13)), [claim_overdue(2, "a")]);
+    lease.claimed(2, s(13), s(14));
+    let run = Action::Run { key: "a", attempt: 1, term: 2, until: s(18) };
+    assert_eq!(all(&mut lease, s(14)), [run]);
+}
+
+#[test]
+fn a_claim_may_come_back_with_a_higher_term_than_asked() {
+    let mut lease = follower(s(0));
+    lease.try_work("a", s(10));
+    assert_eq!(all(&mut lease, s(13)), [claim_overdue(2, "a")]);
+    lease.claimed(9, s(13), s(14));
+    assert_eq!(lease.leading_term(), Some(9));
+    assert_eq!(lease.next_term(), 10);
+}
+
+#[test]
+fn an_observed_write_of_the_key_drops_its_work_and_extends_the_wait() {
+    let mut lease = follower(s(0));
+    lease.try_work("a", s(1));
+    lease.try_work("b", s(1));
+    lease.extend(&"a", s(3));
+    assert!(!lease.contains(&"a"));
+    assert_eq!(lease.state(), State::Follower { until: s(8) });
+    assert_eq!(all(&mut lease, s(8)), [claim_overdue(2, "b")]);
+}
+
+/// Fault of the original: what is observed without queued work extends nothing.
+#[test]
+fn observations_without_queued_work_extend_the_wait() {
+    let mut lease = follower(s(0));
+    lease.extend(&"a", s(3));
+    assert_eq!(lease.state(), State::Follower { until: s(8) });
+    assert_eq!(lease.observe(1, s(4)), Observation::Followed);
+    assert_eq!(lease.state(), State::Follower { until: s(9) });
+}
+
+#[test]
+fn late_news_of_an_earlier_primary_extend_nothing() {
+    let mut lease = follower(s(0));
+    lease.observe_claim(Holder::Other, 4, s(1));
+    assert_eq!(lease.observe(3, s(2)), Observation::Ignored);
+    assert_eq!(lease.observe_claim(Holder::Other, 3, s(2)), Observation::Ignored);
+    assert_eq!(lease.state(), State::Follower { until: s(6) });
+}
+
+#[test]
+fn a_follower_that_was_deaf_waits_anew() {
+    let mut lease = follower(s(0));
+    lease.try_work("a", s(1));
+    lease.deaf_until(s(60));
+    assert_eq!(lease.wake_at(s(60)), Some(s(65)));
+}
+
+#[test]
+fn deafness_leaves_the_lease_of_a_leader_alone() {
+    let mut lease = leader(s(0));
+    let before = lease.clone();
+    lease.deaf_until(s(3));
+    assert_eq!(lease, before);
+}
+
+#[test]
+fn all_backoffs_end_with_an_outage() {
+    let mut lease = leader(s(0));
+    for key in ["a", "b"] {
+        lease.try_work(key, s(1));
+    }
+    assert_eq!(runs(&mut lease, s(1)), ["a", "b"]);
+    for key in ["a", "b"] {
+        lease.done(&key, WorkResult::None, true, s(1), s(1));
+    }
+    lease.deaf_until(s(1));
+    assert_eq!(runs(&mut lease, s(1)), ["a", "b"]);
+
+    let mut lease = leader(s(0));
+    lease.try_work("a", s(60));
+    for _ in 0..10 {
+        assert_eq!(all(&mut lease, s(60)), [Action::Prove { term: 1 }]);
+        lease.arbitration_failed(s(60));
+        lease.deaf_until(s(60));
+    }
+}
+
+#[test]
+fn a_follower_without_work_never_claims() {
+    let lease = follower(s(0));
+    assert_eq!(lease.wake_at(s(1)), None);
+}
+
+#[test]
+fn a_vacated_object_is_claimed_at_once_whatever_the_wait() {
+    let mut lease = follower(s(0));
+    lease.observe(1, s(1));
+    lease.observe_claim(Holder::Nobody, 1, s(2));
+    assert_eq!(all(&mut lease, s(2)), [claim_empty(2)]);
+}
+
+#[test]
+fn a_vacancy_that_another_fills_is_not_claimed() {
+    let mut lease = WriterLease::<u8>::new(Config::default());
+    lease.observe_claim(Holder::Other, 1, s(0));
+    lease.observe_claim(Holder::Nobody, 1, s(2));
+    assert!(lease.wake_at(s(2)).is_some());
+    lease.observe_claim(Holder::Other, 2, s(2));
+    assert_eq!(lease.wake_at(s(2)), None);
+}
+
+#[test]
+fn who_abstains_asks_again_a_little_later() {
+    let mut lease = follower(s(0));
+    lease.try_work("a", s(1));
+    assert_eq!(all(&mut lease, s(5)), [claim_overdue(2, "a")]);
+    lease.abstained(s(5));
+    assert_eq!(lease.state(), State::Follower { until: s(5) });
+    assert_eq!(lease.wake_at(s(5)), Some(ms(5625)));
+    lease.remove(&"a");
+    assert_eq!(lease.wake_at(s(5)), None);
+}

@@ -1,0 +1,154 @@
+//! The work of many keys.
+
+use super::*;
+
+#[test]
+fn the_backoff_of_one_key_delays_no_other() {
+    let mut lease = leader(s(0));
+    lease.try_work("bad", s(1));
+    assert_eq!(runs(&mut lease, s(1)), ["bad"]);
+    lease.done(&"bad", WorkResult::None, true, s(1), s(1));
+    lease.try_work("good", s(1));
+    assert_eq!(runs(&mut lease, s(1)), ["good"]);
+    assert_eq!(runs(&mut lease, ms(1019)), Vec::<&str>::new());
+    assert_eq!(runs(&mut lease, ms(1020)), ["bad"]);
+}
+
+#[test]
+fn retries_of_a_key_back_off_by_four_up_to_the_lease_duration() {
+    let mut lease = leader(s(0));
+    lease.try_work("a", s(0));
+    let mut now = s(0);
+    for (attempt, wait) in (1..).zip([20, 80, 320, 1280, 5000, 5000]) {
+        lease.wrote(1, now);
+        assert_eq!(all(&mut lease, now), [Action::Run { key: "a", attempt, term: 1, until: now + LEASE }]);
+        let finish = lease.done(&"a", WorkResult::None, true, now, now);
+        assert_eq!(finish, Finish::Retries { at: now + ms(wait) });
+        now += ms(wait);
+    }
+}
+
+#[test]
+fn to_hasten_a_key_ends_its_backoff_but_not_its_count() {
+    let mut lease = leader(s(0));
+    lease.try_work("a", s(1));
+    assert_eq!(runs(&mut lease, s(1)), ["a"]);
+    lease.done(&"a", WorkResult::None, true, s(1), s(1));
+    lease.hasten(&"a");
+    assert_eq!(all(&mut lease, s(1)), [Action::Run { key: "a", attempt: 2, term: 1, until: s(5) }]);
+}
+
+#[test]
+fn a_key_never_runs_twice_at_once() {
+    let mut lease = leader(s(0));
+    lease.try_work("a", s(1));
+    assert_eq!(runs(&mut lease, s(1)), ["a"]);
+    lease.try_work("a", s(1));
+    lease.hasten(&"a");
+    assert_eq!(runs(&mut lease, s(1)), Vec::<&str>::new());
+    lease.remove(&"a");
+    lease.try_work("a", s(1));
+    assert_eq!(runs(&mut lease, s(1)), Vec::<&str>::new());
+    assert_eq!(lease.done(&"a", WorkResult::Extend, false, s(1), s(2)), Finish::Requeued);
+    assert_eq!(runs(&mut lease, s(2)), ["a"]);
+    assert_eq!(lease.len(), 1);
+}
+
+#[test]
+fn a_key_never_runs_twice_at_once_even_under_another_term() {
+    let mut lease = leader(s(0));
+    lease.try_work("a", s(1));
+    assert_eq!(runs(&mut lease, s(1)), ["a"]);
+    lease.observe_claim(Holder::Nobody, 2, s(2));
+    assert_eq!(all(&mut lease, s(2)), [claim_empty(3)]);
+    lease.claimed(3, s(2), s(2));
+    assert_eq!(all(&mut lease, s(2)), nothing());
+    lease.done(&"a", WorkResult::None, true, s(1), s(2));
+    assert_eq!(runs(&mut lease, ms(2020)), ["a"]);
+}
+
+#[test]
+fn to_try_the_same_work_again_changes_nothing() {
+    let mut lease = leader(s(0));
+    lease.try_work("a", s(1));
+    assert_eq!(runs(&mut lease, s(1)), ["a"]);
+    lease.done(&"a", WorkResult::None, true, s(1), s(1));
+    let before = lease.clone();
+    lease.try_work("a", s(1));
+    assert_eq!(lease, before);
+}
+
+#[test]
+fn work_tried_for_another_time_replaces_what_waits() {
+    let mut lease = follower(s(0));
+    lease.try_work("a", s(10));
+    lease.try_work("a", s(70));
+    assert_eq!(lease.len(), 1);
+    assert_eq!(lease.wake_at(s(1)), Some(s(70) + HEAD_START));
+}
+
+#[test]
+fn removed_work_does_not_run() {
+    let mut lease = leader(s(0));
+    lease.try_work("a", s(1));
+    assert!(lease.remove(&"a"));
+    assert!(!lease.remove(&"a"));
+    assert_eq!(all(&mut lease, s(1)), nothing());
+}
+
+#[test]
+fn work_removed_while_it_runs_is_not_retried() {
+    let mut lease = leader(s(0));
+    lease.try_work("a", s(1));
+    assert_eq!(runs(&mut lease, s(1)), ["a"]);
+    lease.remove(&"a");
+    assert_eq!(lease.len(), 0);
+    assert_eq!(lease.done(&"a", WorkResult::None, true, s(1), s(1)), Finish::Removed);
+    assert_eq!(lease.wake_at(s(1)), None);
+}
+
+#[test]
+fn work_is_given_up_after_its_retries() {
+    let mut lease = leader(s(0));
+    lease.try_work("a", s(1));
+    lease.limit_retries(&"a", 1);
+    assert_eq!(runs(&mut lease, s(1)), ["a"]);
+    assert!(matches!(lease.done(&"a", WorkResult::None, true, s(1), s(1)), Finish::Retries { .. }));
+    assert_eq!(runs(&mut lease, s(2)), ["a"]);
+    assert_eq!(lease.done(&"a", WorkResult::Extend, true, s(2), s(2)), Finish::GaveUp);
+    assert_eq!(lease.lease_until(), Some(s(7)), "the result counts all the same");
+    assert!(lease.is_empty());
+}
+
+#[test]
+fn the_configured_limit_holds_for_all_keys() {
+    let mut lease = WriterLease::new(Config { retry_limit: Some(0), ..config() });
+    lease.observe_claim(Holder::Nobody, 0, s(0));
+    lease.try_work("a", s(0));
+    assert_eq!(all(&mut lease, s(0)), [claim_empty(1)]);
+    lease.claimed(1, s(0), s(0));
+    assert_eq!(runs(&mut lease, s(0)), ["a"]);
+    assert_eq!(lease.done(&"a", WorkResult::None, true, s(0), s(0)), Finish::GaveUp);
+}
+
+#[test]
+fn only_so_many_keys_run_at_once() {
+    let mut lease = WriterLease::new(Config { max_running: 2, ..config() });
+    lease.observe_claim(Holder::Nobody, 0, s(0));
+    assert_eq!(all(&mut lease, s(0)), [claim_empty(1)]);
+    lease.claimed(1, s(0), s(0));
+    for key in ["c", "b", "a"] {
+        lease.try_work(key, s(1));
+    }
+    assert_eq!(runs(&mut lease, s(1)), ["a", "b"]);
+    lease.done(&"a", WorkResult::Extend, false, s(1), s(1));
+    assert_eq!(runs(&mut lease, s(1)), ["c"]);
+}
+
+#[test]
+fn to_finish_what_does_not_run_is_told() {
+    let mut lease = leader(s(0));
+    let before = lease.clone();
+    assert_eq!(lease.done(&"a", WorkResult::Release, true, s(1), s(1)), Finish::Unknown);
+    assert_eq!(lease, before);
+}
