@@ -82,9 +82,9 @@ fn rounds() -> Vec<Leases> {
 
 async fn measure() {
     println!(
-        "| | leases, one object each | that come and go | resident | peak | bytes for each pair | until ready | processor time | for each pair |"
+        "| | leases, one object each | that come and go | resident | peak | bytes for each pair | until ready | processor time | for each pair | processor time in all |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|");
     for whose in ["lessor", "kube's reflector"] {
         let mut empty: Option<(f64, Duration)> = None;
         for leases in rounds() {
@@ -94,13 +94,14 @@ async fn measure() {
             let Leases { stay, pass } = leases;
             let each = |figure: f64| if stay > 0 { figure / stay as f64 } else { 0.0 };
             println!(
-                "| {whose} | {stay} | {pass} | {:.1} MB | {:.1} MB | {:.0} | {:.2} s | {:.2} s | {:.1} µs |",
+                "| {whose} | {stay} | {pass} | {:.1} MB | {:.1} MB | {:.0} | {:.2} s | {:.2} s | {:.1} µs | {:.1} s |",
                 round.resident,
                 round.peak,
                 each((round.resident - base) * 1024.0 * 1024.0),
                 round.ready.as_secs_f64(),
                 round.used.as_secs_f64(),
                 each(round.used.saturating_sub(idle).as_secs_f64() * 1e6),
+                round.used_in_all.as_secs_f64(),
             );
         }
     }
@@ -114,6 +115,8 @@ struct Round {
     ready: Duration,
     /// Processor time until ready.
     used: Duration,
+    /// Processor time until everything had come and gone.
+    used_in_all: Duration,
 }
 
 async fn watch(whose: &str, server: &str) -> Round {
@@ -155,7 +158,7 @@ async fn watch(whose: &str, server: &str) -> Round {
         sleep(SETTLED).await;
     }
     let _ = fs::remove_file(kubeconfig);
-    Round { resident: bed::memory(pid), peak: bed::peak_memory(pid), ready, used }
+    Round { resident: bed::memory(pid), peak: bed::peak_memory(pid), ready, used, used_in_all: before }
 }
 
 /// A process that ends when it isn't needed any more.
