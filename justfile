@@ -70,6 +70,18 @@ bench-attachments *args:
 bench-cluster *args:
     cargo bench --bench cluster -- {{ args }}
 
+# Measure the same of the program that the image has, linked with musl; needs clang and musl-dev
+bench-cluster-image *args:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    arch=$(uname -m)
+    target=$arch-unknown-linux-musl
+    rustup target add "$target"
+    export TARGET_CC=clang "CARGO_TARGET_${arch^^}_UNKNOWN_LINUX_MUSL_LINKER=rust-lld"
+    TARGET_CFLAGS="-isystem /usr/include/$arch-linux-musl" \
+        cargo build --release --locked --package lessor --bin lessor --target "$target"
+    LESSOR_PROGRAM=$PWD/target/$target/release/lessor cargo bench --bench cluster -- {{ args }}
+
 # Measure what one replica makes of 100,000 leases, beside kube's own reflector; --sizes 0,10000 for less
 bench-memory *args:
     cargo bench --bench memory -- {{ args }}

@@ -2,7 +2,7 @@
 //! says of them.
 #![allow(dead_code, reason = "each benchmark uses a part of it")]
 
-use std::{fs, ops::Range, process::Command, time::Duration};
+use std::{fs, ops::Range, path::PathBuf, process::Command, time::Duration};
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
@@ -30,6 +30,11 @@ const HOLDERS: &str = "holders";
 pub(crate) const AT_ONCE: usize = 48;
 /// What the kernel counts processor time in: a hundredth of a second, wherever Linux runs.
 const TICK: Duration = Duration::from_millis(10);
+
+/// The program that replicas run: that of this build, unless `LESSOR_PROGRAM` names another, such as the image's.
+pub(crate) fn program() -> PathBuf {
+    std::env::var_os("LESSOR_PROGRAM").unwrap_or_else(|| env!("CARGO_BIN_EXE_lessor").into()).into()
+}
 
 /// A cluster with the kinds of Lessor, a namespace, and a client.
 pub(crate) struct Bed {
@@ -89,7 +94,7 @@ impl Bed {
         drop(listener);
         let kubeconfig =
             self.cluster.service_account_kubeconfig(NAMESPACE, ACCOUNT).await.expect("an account");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_lessor"));
+        let mut command = Command::new(program());
         command.args(["run", "--admin-address", &admin, "--kubeconfig"]).arg(kubeconfig).args(args);
         let started = Instant::now();
         let process = self.cluster.spawn(&command, "operator").expect("an operator");

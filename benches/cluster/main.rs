@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench cluster`, or `just bench-cluster`: requests, lateness, memory, start, takeover, at 1,000, 10,000 and
 //! 100,000 leases, in about half an hour. `-- --sizes 1000 --burst 1000` takes minutes. It ends with a table, and writes it to
-//! a file with `--json FILE`. The exit code is 1 if something costs more requests than it may: all other figures depend on
+//! a file with `--json FILE`. With `LESSOR_PROGRAM=PATH` replicas run that program instead of this build's. The exit code is 1 if something costs more requests than it may: all other figures depend on
 //! the machine, and on what else it does.
 #![allow(
     clippy::expect_used,
@@ -79,6 +79,7 @@ async fn main() -> ExitCode {
     let all = [Section::Costs, Section::Lateness, Section::Refresh, Section::Sizes];
     let sections = if args.only.is_empty() { &all[..] } else { &args.only };
     let mut table = Table::default();
+    println!("replicas run {}", bed::program().display());
     for section in sections {
         match section {
             Section::Costs => {

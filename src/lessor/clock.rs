@@ -21,13 +21,18 @@ use super::LeaseTime;
 /// sign of life: a server whose storage hangs still sends bookmarks. On the next good answer, the time since
 /// the last sign of life is *held*: lease time goes on from where it stood.
 ///
+/// A server whose storage can't write (it is full, say) still answers and lists, but nobody can renew. So it is remembered
+/// that [it could not write](Self::could_not_write), and lease time runs on, for want of a better one, until something is
+/// [seen to be written](Self::wrote). Then it goes back to where it was at the last write before the failure, at most [a
+/// minute](Self::DOUBT) before it. No lease may end in between: whoever ends leases makes sure by a write.
+///
 /// # Guarantees
 /// Lease time never runs faster than monotonic time, and lags behind it by the outages, each counted from the
-/// last sign of life before it was noticed. Of an outage that shows as silence, at most the patience is not
+/// last sign of life before it was noticed, or from the last write where nothing could be written. Of an outage that shows as silence, at most the patience is not
 /// held.
 ///
 /// # Caveats
-/// It may step back when an outage is noticed, to the last sign of life. While it [stands
+/// It may step back: when an outage is noticed, to the last sign of life, and when the server can write again. While it [stands
 /// still](Self::stands_still), somebody must ask the server something, or it stands still for ever: at rest
 /// nobody would.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +42,10 @@ pub struct LeaseClock {
     last_life: Duration,
     last_answer: Duration,
     suspect: bool,
+    /// Lease time at the last write that was seen, whoever's it was.
+    written: Duration,
+    /// The server can't write, as far as is known: where lease time goes on once it can.
+    unable_since: Option<Duration>,
     /// When the requests were sent that nothing later excuses.
     out: BTreeMap<u64, Duration>,
 }
@@ -45,15 +54,31 @@ impl LeaseClock {
     /// A request that takes longer than this is taken for silence.
     pub const PATIENCE: Duration = Duration::from_secs(1);
 
+    /// How long before it was noticed the server may have been unable to write. Longer than most holders let pass between
+    /// two renewals, and no longer than a silent watch makes an outage.
+    pub const DOUBT: Duration = Duration::from_secs(60);
+
     /// A clock that reads zero at `mono` and runs.
     pub fn new(mono: Duration) -> Self {
-        Self { held: mono, last_life: mono, last_answer: mono, suspect: false, out: BTreeMap::new() }
+        Self {
+            held: mono,
+            last_life: mono,
+            last_answer: mono,
+            suspect: false,
+            written: Duration::ZERO,
+            unable_since: None,
+            out: BTreeMap::new(),
+        }
     }
 
     /// Lease time at this monotonic time. O(requests that are out).
     pub fn now(&self, mono: Duration) -> LeaseTime {
+        LeaseTime::from_duration(self.reads(mono))
+    }
+
+    fn reads(&self, mono: Duration) -> Duration {
         let at = if self.stands_still(mono) { self.last_life.min(mono) } else { mono };
-        LeaseTime::from_duration(at.saturating_sub(self.held))
+        at.saturating_sub(self.held)
     }
 
     /// Whether lease time stands still: ask the server something, then.
@@ -78,7 +103,7 @@ impl LeaseClock {
         self.held
     }
 
-    /// A request goes out. Its id is the caller's choice, and unique.
+    /// A request goes out. Its id is the caller's choice, and greater than those of all that went out before.
     pub fn sent(&mut self, request: u64, mono: Duration) {
         self.out.entry(request).or_insert(mono);
     }
@@ -93,7 +118,8 @@ impl LeaseClock {
         self.last_life = self.last_life.max(mono);
         self.last_answer = self.last_answer.max(mono);
         if let Some(sent) = self.out.remove(&request) {
-            self.out.retain(|_, other| *other > sent);
+            // Of those that went out at the same moment, the later have the greater ids.
+            self.out.retain(|id, other| (*other, *id) > (sent, request));
         }
     }
 
@@ -102,6 +128,31 @@ impl LeaseClock {
     pub fn failed(&mut self, request: u64) {
         self.out.remove(&request);
         self.suspect = true;
+    }
+
+    /// A request was answered by an error that may be a matter of its object alone, as that of a webhook that fails: no sign of
+    /// life, and no reason to doubt where there is none already. Before anything ends, try another write.
+    pub fn spoiled(&mut self, request: u64, mono: Duration) {
+        self.suspect |= self.stands_still(mono);
+        self.out.remove(&request);
+    }
+
+    /// The server failed to do a write that it can do whenever it can write at all, or may have. Tell of the request too,
+    /// after this.
+    pub fn could_not_write(&mut self, mono: Duration) {
+        let now = self.reads(mono);
+        self.unable_since.get_or_insert(self.written.max(now.saturating_sub(Self::DOUBT)).min(now));
+    }
+
+    /// The server has written something just now, for whomever.
+    pub fn wrote(&mut self, mono: Duration) {
+        if self.stands_still(mono) {
+            return;
+        }
+        if let Some(since) = self.unable_since.take() {
+            self.held = self.held.max(mono.saturating_sub(since));
+        }
+        self.written = self.reads(mono);
     }
 
     /// Nobody waits for this request any more. That says nothing of the server, but doesn't excuse it either: from
@@ -180,6 +231,61 @@ mod tests {
     }
 
     #[test]
+    fn an_error_of_one_object_is_no_reason_to_doubt_and_no_sign_of_life() {
+        let mut clock = clock();
+        clock.sent(1, at(1000));
+        clock.spoiled(1, at(1100));
+        assert_eq!((reads(&clock, 9000), clock.last_life()), (9000, at(0)));
+        // Whoever says nothing else for so long may be unable to.
+        clock.sent(2, at(9000));
+        clock.spoiled(2, at(12_000));
+        assert_eq!(reads(&clock, 12_500), 0);
+    }
+
+    #[test]
+    fn what_passes_until_the_server_can_write_again_is_no_lease_time_whatever_it_answers() {
+        let mut clock = clock();
+        clock.heard(at(1000));
+        clock.wrote(at(1000));
+        clock.sent(1, at(5000));
+        clock.could_not_write(at(5100));
+        clock.failed(1);
+        for request in 2..10 {
+            let mono = at(4000 + 1000 * request);
+            clock.sent(request, mono);
+            clock.answered(request, mono);
+            clock.could_not_write(mono);
+        }
+        assert!(reads(&clock, 20_000) > 10_000, "it runs on");
+        clock.wrote(at(20_000));
+        assert_eq!(reads(&clock, 21_000), 2000);
+        clock.wrote(at(30_000));
+        assert_eq!(reads(&clock, 31_000), 12_000, "once");
+    }
+
+    #[test]
+    fn how_long_the_server_could_not_write_before_it_was_tried_is_doubted_for_a_minute_at_most() {
+        let mut clock = clock();
+        clock.wrote(at(1000));
+        clock.could_not_write(at(3_600_000));
+        clock.wrote(at(3_700_000));
+        assert_eq!(reads(&clock, 3_700_000), 3_540_000);
+    }
+
+    #[test]
+    fn what_a_deaf_replica_is_shown_to_be_written_counts_when_it_hears_again() {
+        let mut clock = clock();
+        clock.wrote(at(1000));
+        clock.could_not_write(at(2000));
+        clock.broke();
+        clock.wrote(at(5000));
+        assert_eq!(reads(&clock, 5000), 0, "it stands still");
+        clock.answered(1, at(6000));
+        clock.wrote(at(6500));
+        assert_eq!(reads(&clock, 6500), 500, "what broke counts from the last sign of life, before that");
+    }
+
+    #[test]
     fn a_broken_watch_stops_the_clock_and_what_other_watches_bring_does_not_start_it() {
         let mut clock = clock();
         clock.heard(at(1000));
@@ -237,6 +343,20 @@ mod tests {
         clock.sent(2, at(1200));
         clock.answered(1, at(1300));
         assert_eq!(reads(&clock, 8000), 1300);
+    }
+
+    #[test]
+    fn of_requests_sent_at_one_moment_only_those_before_the_answered_one_are_excused() {
+        let mut clock = clock();
+        for request in 1..=3 {
+            clock.sent(request, at(1000));
+        }
+        clock.answered(2, at(1100));
+        assert_eq!(reads(&clock, 2000), 2000);
+        assert_eq!(reads(&clock, 5000), 1100);
+        clock.answered(3, at(5000));
+        assert_eq!(reads(&clock, 5000), 1100);
+        assert_eq!(reads(&clock, 9000), 5100);
     }
 
     #[test]
@@ -322,6 +442,9 @@ mod tests {
         Sent(u64),
         Answered(u64),
         Failed(u64),
+        Spoiled(u64),
+        CouldNotWrite,
+        Wrote,
         Withdrawn(u64),
         Heard,
         Broke,
@@ -334,6 +457,9 @@ mod tests {
             (0..4u64).prop_map(Event::Sent),
             (0..4u64).prop_map(Event::Answered),
             (0..4u64).prop_map(Event::Failed),
+            (0..4u64).prop_map(Event::Spoiled),
+            Just(Event::CouldNotWrite),
+            Just(Event::Wrote),
             (0..4u64).prop_map(Event::Withdrawn),
             Just(Event::Heard),
             Just(Event::Broke),
@@ -370,6 +496,9 @@ mod tests {
                             Event::Sent(id) => clock.sent(id, at(mono)),
                             Event::Answered(id) => clock.answered(id, at(mono)),
                             Event::Failed(id) => clock.failed(id),
+                            Event::Spoiled(id) => clock.spoiled(id, at(mono)),
+                            Event::CouldNotWrite => clock.could_not_write(at(mono)),
+                            Event::Wrote => clock.wrote(at(mono)),
                             Event::Withdrawn(id) => clock.withdrawn(id, at(mono)),
                             Event::Heard => clock.heard(at(mono)),
                             Event::Broke => clock.broke(),

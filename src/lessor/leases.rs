@@ -274,6 +274,21 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         Ok(self.extend(n, Some(ttl), now))
     }
 
+    /// The lease's end doesn't come about: it lives on, with the deadline, the cap and the standstill that it has. Nothing
+    /// changes if its end hasn't begun. O(1).
+    ///
+    /// # Errors
+    /// [`Error::LeaseNotFound`].
+    pub fn take_back(&mut self, id: I) -> Result<(), Error> {
+        let n = self.leases.find(id).ok_or(Error::LeaseNotFound)?;
+        if self.leases.get(n).has_begun(self.reign) {
+            self.ending -= 1;
+            self.ends.remove(&mut self.leases, n);
+            self.change(n, |_| {});
+        }
+        Ok(())
+    }
+
     /// Sets when the lease ends however often it's renewed, suspended or not; `None` lifts the cap. O(1).
     ///
     /// # Errors

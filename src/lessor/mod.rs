@@ -35,10 +35,10 @@
 //! # The end of a lease
 //! [`poll`](Lessor::poll) begins it, in the order of the deadlines: from then on renewals and attachments are
 //! refused. Committing it is the caller's, and may fail or lose against a renewal. So each end gets an
-//! answer: [`ended`](Lessor::ended), the lease is forgotten; [`reinstate`](Lessor::reinstate), it lives on;
-//! [`failed`](Lessor::failed), it's offered again after a pause that grows. None is dropped, none delays
-//! another, and [`unanswered`](Lessor::unanswered) and [`Lease::tries`] show those that are stuck. A
-//! [demotion](Lessor::demote) takes all of them back.
+//! answer: [`ended`](Lessor::ended), the lease is forgotten; [`reinstate`](Lessor::reinstate), it lives on,
+//! renewed, or [`take_back`](Lessor::take_back), as it was; [`failed`](Lessor::failed), it's offered again
+//! after a pause that grows. None is dropped, none delays another, and [`unanswered`](Lessor::unanswered) and
+//! [`Lease::tries`] show those that are stuck. A [demotion](Lessor::demote) takes all of them back.
 //!
 //! # The data structure
 //! A lease is one cache line: its TTL, deadline, and its node in a wheel. A hash index of one word per place
@@ -66,7 +66,7 @@
 //!
 //! | operation | cost |
 //! |---|---|
-//! | `grant`, `restore`, `renew`, `renew_with`, `reinstate`, `suspend`, `resume`, `set_end_by`, `lookup`, `remaining` | O(1) |
+//! | `grant`, `restore`, `renew`, `renew_with`, `reinstate`, `take_back`, `suspend`, `resume`, `set_end_by`, `lookup`, `remaining` | O(1) |
 //! | `attach`, `detach`, `lease_of` | O(1) |
 //! | `revoke`, `ended` | O(1), and O(1) per item |
 //! | `poll`, per lease; `begin_revoke`, `failed` | O(1); a lease moves at most ten times in the wheel, usually twice, and one poll moves at most 8192 |

@@ -18,6 +18,7 @@ enum Op {
     Renew(Id),
     RenewWith(Id, Ttl),
     Reinstate(Id, Ttl),
+    TakeBack(Id),
     Suspend(Id),
     Resume(Id),
     EndBy(Id, Option<u64>),
@@ -48,6 +49,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => id().prop_map(Op::Renew),
         2 => (id(), ttl()).prop_map(|(id, ttl)| Op::RenewWith(id, ttl)),
         2 => (id(), ttl()).prop_map(|(id, ttl)| Op::Reinstate(id, ttl)),
+        2 => id().prop_map(Op::TakeBack),
         2 => id().prop_map(Op::Suspend),
         2 => id().prop_map(Op::Resume),
         1 => (id(), prop::option::of(0..20_000u64)).prop_map(|(id, end_by)| Op::EndBy(id, end_by)),
@@ -173,6 +175,10 @@ fn step(lessor: &mut Lessor<Id, Item>, model: &mut Model, op: Op) -> Result<(), 
                 Ok(Model::extend(lease, Some(ttl), millis))
             });
             prop_assert_eq!(lessor.reinstate(id, ttl, now).map(|granted| granted.ttl.as_millis()), expected);
+        }
+        Op::TakeBack(id) => {
+            let expected = model.leases.get_mut(&id).map(|lease| lease.ending = None);
+            prop_assert_eq!(lessor.take_back(id), expected.ok_or(Error::LeaseNotFound));
         }
         Op::Suspend(id) => {
             let expected = model.alive(id).map(|lease| {

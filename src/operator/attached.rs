@@ -331,10 +331,9 @@ impl AttachedObjects {
         leases
     }
 
-    /// Takes in a whole listing of `kind` in a namespace (`None`: in all of them): what it didn't show is gone. Answers
-    /// with the leases touched.
-    pub fn retain(&mut self, kind: &Kind, namespace: Option<&str>, shown: &Shown) -> Vec<Place> {
-        let mut gone: Vec<ObjectId> = self
+    /// The objects of `kind` in a namespace (`None`: in all of them) that a whole listing didn't show, in one order.
+    pub fn missing(&self, kind: &Kind, namespace: Option<&str>, shown: &Shown) -> Vec<ObjectId> {
+        let mut missing: Vec<ObjectId> = self
             .objects
             .keys()
             .filter(|id| {
@@ -343,8 +342,8 @@ impl AttachedObjects {
             .filter(|id| !shown.contains(&id.place))
             .cloned()
             .collect();
-        gone.sort_unstable();
-        gone.iter().flat_map(|id| self.forget(id)).collect()
+        missing.sort_unstable();
+        missing
     }
 
     /// Takes in that a kind is there in another version (`None`: not at all): its objects will be shown anew. Answers

@@ -13,7 +13,7 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use http::{Request, Response, StatusCode, header::DATE};
+use http::{Method, Request, Response, StatusCode, header::DATE};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use k8s_openapi::jiff::{SignedDuration, Timestamp, fmt::rfc2822};
 use kube::client::Body;
@@ -24,6 +24,7 @@ use tower::{BoxError, Layer, Service};
 use crate::{
     api::GROUP,
     lessor::{LeaseTime, clock::LeaseClock},
+    operator::record::Version,
 };
 
 /// How often it is logged at most that deadlines move: an API server that is slow for long moves them with each answer.
@@ -55,6 +56,8 @@ struct State {
     date: Option<(Timestamp, Duration)>,
     requests: u64,
     moves: Moves,
+    /// The newest version that a watch of ours has shown.
+    newest: Version,
 }
 
 /// By how much all deadlines have moved since that was last told, and when it was.
@@ -113,6 +116,7 @@ impl Hearing {
             date: None,
             requests: 0,
             moves: Moves::default(),
+            newest: 0,
         };
         let shared = Shared { state: Mutex::new(state), heard_again: Notify::new(), wall: Box::new(wall) };
         Self { start: Instant::now(), shared: Arc::new(shared) }
@@ -140,6 +144,19 @@ impl Hearing {
         self.start + mono
     }
 
+    /// Takes in that a watch shows one of our objects in this version. Where it is the newest yet, somebody has written it.
+    pub fn shown(&self, version: Version) {
+        {
+            let mut state = self.shared.state.lock();
+            // Whoever is deaf learns nothing of the present.
+            if version <= state.newest || state.clock.stands_still(self.start.elapsed()) {
+                return;
+            }
+            state.newest = version;
+        }
+        self.with_clock(LeaseClock::wrote);
+    }
+
     /// Waits until the server is heard again after deafness.
     pub async fn heard_again(&self) {
         self.shared.heard_again.notified().await;
@@ -164,19 +181,23 @@ impl Hearing {
         drop(state);
         if let Some(moved) = told {
             let moved_ms = moved.as_millis();
-            tracing::warn!(moved_ms, "the API server was not heard meanwhile: all deadlines move by that");
+            tracing::warn!(
+                moved_ms,
+                "the API server was not heard meanwhile, or could not write: all deadlines move by that"
+            );
         }
         result
     }
 
-    fn sent(&self) -> Pending {
-        let mono = self.start.elapsed();
+    fn sent(&self, writes: Option<Target>) -> Pending {
         let mut state = self.shared.state.lock();
+        // Read while nobody else can send, so that ids follow time.
+        let mono = self.start.elapsed();
         state.requests += 1;
         let id = state.requests;
         state.clock.sent(id, mono);
         drop(state);
-        Pending { hearing: self.clone(), id: Some(id) }
+        Pending { hearing: self.clone(), id: Some(id), writes }
     }
 
     fn note_date<B>(&self, response: &Response<B>) {
@@ -191,27 +212,58 @@ impl Hearing {
 struct Pending {
     hearing: Hearing,
     id: Option<u64>,
+    /// What it is to write, if anything.
+    writes: Option<Target>,
 }
 
 impl Pending {
-    fn answered(mut self) {
-        if let Some(id) = self.id.take() {
-            self.hearing.with_clock(|clock, mono| clock.answered(id, mono));
-        }
+    fn answered(mut self, status: StatusCode) {
+        let writes = self.writes;
+        self.end(|clock, id, mono| match writes {
+            // That may be its own fault: a webhook that fails for some leases must not keep the time of all others from
+            // running. Before anything ends by time, another write has to be accepted.
+            Some(Target::Lease) if status.is_server_error() => clock.spoiled(id, mono),
+            // A server that answers so can't do its work, as far as holders are concerned.
+            _ if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+                fail(clock, id, mono, writes);
+            }
+            _ => {
+                clock.answered(id, mono);
+                if writes.is_some() && status.is_success() {
+                    clock.wrote(mono);
+                }
+            }
+        });
     }
 
     fn failed(mut self) {
+        let writes = self.writes;
+        self.end(|clock, id, mono| fail(clock, id, mono, writes));
+    }
+
+    fn end(&mut self, tell: impl FnOnce(&mut LeaseClock, u64, Duration)) {
         if let Some(id) = self.id.take() {
-            self.hearing.with_clock(|clock, _| clock.failed(id));
+            self.hearing.with_clock(|clock, mono| tell(clock, id, mono));
         }
     }
+}
+
+fn fail(clock: &mut LeaseClock, id: u64, mono: Duration, writes: Option<Target>) {
+    if let Some(Target::Lessor) = writes {
+        clock.could_not_write(mono);
+    }
+    clock.failed(id);
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            self.hearing.with_clock(|clock, mono| clock.withdrawn(id, mono));
-        }
+        let writes = self.writes;
+        self.end(|clock, id, mono| {
+            if let Some(Target::Lessor) = writes {
+                clock.could_not_write(mono);
+            }
+            clock.withdrawn(id, mono);
+        });
     }
 }
 
@@ -245,20 +297,16 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let counts = request.uri().path().strip_prefix("/apis/").is_some_and(|path| path.starts_with(GROUP));
-        let pending = counts.then(|| self.hearing.sent());
+        let writes = (*request.method() != Method::GET).then(|| Target::of(&request));
+        let pending = counts.then(|| self.hearing.sent(writes));
         let hearing = self.hearing.clone();
         let response = self.inner.call(request);
         Box::pin(async move {
             let response = match (response.await, pending) {
                 (Ok(response), pending) => {
                     hearing.note_date(&response);
-                    // A server that answers so can't do its work, as far as holders are concerned.
-                    let unable = response.status().is_server_error()
-                        || response.status() == StatusCode::TOO_MANY_REQUESTS;
-                    match pending {
-                        Some(pending) if unable => pending.failed(),
-                        Some(pending) => pending.answered(),
-                        None => {}
+                    if let Some(pending) = pending {
+                        pending.answered(response.status());
                     }
                     response
                 }
@@ -271,6 +319,19 @@ where
             };
             Ok(response.map(|inner| HeardBody { inner, hearing: counts.then_some(hearing) }))
         })
+    }
+}
+
+/// Which kind of ours a request is about.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    Lessor,
+    Lease,
+}
+
+impl Target {
+    fn of<B>(request: &Request<B>) -> Self {
+        if request.uri().path().contains("/namespaces/") { Self::Lease } else { Self::Lessor }
     }
 }
 
@@ -315,6 +376,61 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An API server that answers writes of leases in `shop` with 500, or all writes.
+    async fn fails(writes: &'static str, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+        let fails = request.method() != Method::GET && request.uri().path().contains(writes);
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = if fails { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::OK };
+        Ok(response)
+    }
+
+    async fn ask(hearing: &Hearing, failing: &'static str, method: Method, path: &str) {
+        let mut server = hearing.layer(tower::service_fn(move |request| fails(failing, request)));
+        let request = Request::builder().method(method).uri(format!("/apis/{GROUP}/v1alpha1/{path}"));
+        server.call(request.body(Body::empty()).expect("a request")).await.expect("an answer");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn writes_that_fail_for_single_leases_keep_no_time_from_running() {
+        let hearing = Hearing::new();
+        for _ in 0..30 {
+            ask(&hearing, "/namespaces/shop/", Method::PATCH, "namespaces/shop/leases/cart/status").await;
+            assert!(!hearing.now().deaf);
+            ask(&hearing, "/namespaces/shop/", Method::PATCH, "lessors/default/status").await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(hearing.now().lease.since_start(), Duration::from_secs(30));
+        // What fails for one is no sign of life for others.
+        ask(&hearing, "/namespaces/shop/", Method::PATCH, "namespaces/shop/leases/cart/status").await;
+        assert_eq!(hearing.now().silence, Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_the_server_answers_and_cannot_write_no_lease_time_passes() {
+        const NOTHING: &str = "no path has this";
+        let pass = async |seconds| tokio::time::sleep(Duration::from_secs(seconds)).await;
+        let hearing = Hearing::new();
+        ask(&hearing, NOTHING, Method::PATCH, "lessors/default/status").await;
+        pass(5).await;
+        // A watch shows what another has written; what it shows again is no news.
+        hearing.shown(7);
+        pass(5).await;
+        hearing.shown(7);
+        for _ in 0..10 {
+            ask(&hearing, "", Method::PATCH, "lessors/default/status").await;
+            assert!(hearing.now().deaf);
+            ask(&hearing, "", Method::GET, "lessors/default").await;
+            pass(1).await;
+            ask(&hearing, "", Method::GET, "lessors/default").await;
+        }
+        hearing.shown(6);
+        assert_eq!(hearing.now().lease.since_start(), Duration::from_secs(10), "it runs on meanwhile");
+        ask(&hearing, NOTHING, Method::PATCH, "namespaces/shop/leases/cart/status").await;
+        assert_eq!(hearing.now().lease.since_start(), Duration::from_secs(5));
+        pass(1).await;
+        assert_eq!(hearing.now().lease.since_start(), Duration::from_secs(6));
+    }
 
     #[test]
     fn small_moves_are_told_together_once_a_second_and_none_is_forgotten() {

@@ -61,6 +61,8 @@ pub struct More {
     pub linger_until: Option<Duration>,
     /// Since when its next step could have been done, if it has one that counts.
     pub due: Option<Duration>,
+    /// Since when what it follows has been asked for, one request after the other, to see whether it may end.
+    pub confirming: Option<Duration>,
     /// The deadline at which this replica ended it, while something attached to it is still there.
     pub overran: Option<LeaseTime>,
     /// What was last said of it, so that it isn't said again.
@@ -81,6 +83,13 @@ impl Entry {
     /// See [`More::due`].
     pub fn due(&self) -> Option<Duration> {
         self.more.get()?.due
+    }
+
+    fn set_confirming(&mut self, since: Option<Duration>) {
+        let known = self.more.get().and_then(|more| more.confirming);
+        if known.is_some() != since.is_some() {
+            self.more.change(|more| more.confirming = since);
+        }
     }
 
     /// Forgets [`More::overran`], and answers with it.
@@ -162,7 +171,7 @@ impl Leases {
         entry.stale = false;
         if std::mem::take(&mut entry.handed_out) {
             // Whatever has changed: it is due no more, or will be handed out again.
-            take_back(&mut self.lessor, uid, now);
+            take_back(&mut self.lessor, uid);
         }
         let old = std::mem::replace(&mut entry.record, record);
         // What has its name shares it.
@@ -223,6 +232,13 @@ impl Leases {
         if old.suspend || new.suspend || entry.standing != Standing::Running {
             stand(&mut self.lessor, entry, now);
         }
+        let new = &entry.record;
+        // What the primary says remains is what remains: where each replica had its own, they would take turns to publish it.
+        if let Some(left) = new.told_left().filter(|_| change.status_written && !self.lessor.is_primary())
+            && entry.standing != Standing::Kept
+        {
+            expect(new, self.lessor.set_remaining(uid, seconds(left), now.lease));
+        }
         if let (Some(before), Some(after)) = (before, self.lessor.deadline(uid)) {
             entry.nearer |= after < before;
         }
@@ -262,11 +278,13 @@ impl Leases {
         let Some(lease) = self.lessor.lookup(uid) else { return false };
         let ttl = lease.ttl.as_duration();
         let remaining = ttl.saturating_sub(age);
-        if self.lessor.remaining(uid, now.lease).is_some_and(|known| remaining <= known) && !age.is_zero() {
+        // The cap is another matter: it may be lifted.
+        let known = self.lessor.record(uid, now.lease).map(|record| record.remaining);
+        if known.is_some_and(|known| remaining <= known) && !age.is_zero() {
             return true;
         }
         if std::mem::take(&mut entry.handed_out) {
-            take_back(&mut self.lessor, uid, now);
+            take_back(&mut self.lessor, uid);
         }
         let counted = if age.is_zero() {
             self.lessor.renew(uid, now.lease).map(drop)
@@ -287,7 +305,7 @@ impl Leases {
             return;
         }
         if std::mem::take(&mut entry.handed_out) {
-            take_back(&mut self.lessor, uid, now);
+            take_back(&mut self.lessor, uid);
         }
         match (turn.time, since_beat) {
             (Time::Renew, _) => drop(self.follow_beat(uid, Duration::ZERO, now)),
@@ -339,9 +357,11 @@ impl Leases {
         self.buried.remove(&uid);
     }
 
-    /// Takes in that a watch has shown all leases there are in a namespace (`None`: in all).
-    pub fn all_shown(&mut self, namespace: Option<&str>) {
-        self.buried.retain(|_, place| namespace.is_some_and(|namespace| *place.namespace != *namespace));
+    /// Takes in that a watch has shown all leases there are in a namespace (`None`: in all): these. What was there when the
+    /// list began may be buried since, and then the watch has yet to show how it ended.
+    pub fn all_shown(&mut self, namespace: Option<&str>, shown: &Shown) {
+        let elsewhere = |place: &Place| namespace.is_some_and(|namespace| *place.namespace != *namespace);
+        self.buried.retain(|_, place| elsewhere(place) || shown.contains(place));
     }
 
     /// Takes in that a lease is gone, as of `version`.
@@ -421,10 +441,17 @@ impl Leases {
         (buried, self.buried.len(), self.lessor.is_primary(), self.lessor.next_wakeup()).hash(state);
     }
 
-    /// Takes those leases from the lessor whose time has run out, in the order of their deadlines and as many as its rate
+    /// Takes those leases from the lessor whose deadlines lie before `until`, in the order of these and as many as its rate
     /// allows. Each is handed out once, until something about it changes.
-    pub fn hand_out(&mut self, now: &Now) -> Vec<Uuid> {
-        let due = self.lessor.poll(now.lease, AT_ONCE);
+    pub fn hand_out(&mut self, until: LeaseTime, now: &Now) -> Vec<Uuid> {
+        let mut due = Vec::new();
+        while due.len() < AT_ONCE && self.lessor.overdue(until).is_some() {
+            let next = self.lessor.poll(now.lease, 1);
+            if next.is_empty() {
+                break;
+            }
+            due.extend(next);
+        }
         for uid in &due {
             if let Some(entry) = self.entries.get_mut(uid) {
                 entry.handed_out = true;
@@ -443,6 +470,14 @@ impl Leases {
         self.lessor.demote();
         for entry in self.entries.values_mut() {
             entry.handed_out = false;
+            entry.set_confirming(None);
+        }
+    }
+
+    /// Sees to it that [`More::confirming`] is known of a lease, or forgets it.
+    pub fn set_confirming(&mut self, uid: Uuid, since: Option<Duration>) {
+        if let Some(entry) = self.entries.get_mut(&uid) {
+            entry.set_confirming(since);
         }
     }
 
@@ -451,7 +486,7 @@ impl Leases {
         let Some(entry) = self.entries.get_mut(&uid).filter(|entry| entry.handed_out) else { return };
         if self.lessor.deadline(uid).is_none_or(|deadline| deadline > now.lease) {
             entry.handed_out = false;
-            take_back(&mut self.lessor, uid, now);
+            take_back(&mut self.lessor, uid);
         }
     }
 
@@ -481,6 +516,7 @@ impl Leases {
             ttl: lease.ttl.as_duration(),
             deadline: lease.deadline,
             remaining: self.lessor.remaining(uid, now.lease)?,
+            left: self.lessor.record(uid, now.lease)?.remaining,
             due: overdue.is_some(),
             overdue,
             capped: lease.end_by.is_some_and(|cap| cap <= now.lease),
@@ -517,14 +553,9 @@ fn forget(lessor: &mut Lessor<Uuid>, uid: Uuid) {
     let _ = lessor.revoke(uid);
 }
 
-/// Undoes that a lease was handed out: its deadline and cap are what they were.
-fn take_back(lessor: &mut Lessor<Uuid>, uid: Uuid, now: &Now) {
-    let Some(lease) = lessor.lookup(uid) else { return };
-    let remaining = lessor.remaining(uid, now.lease).unwrap_or_default();
-    forget(lessor, uid);
-    // There is room for it: it was there just now.
-    let _ = lessor.restore(uid, lease.ttl, remaining, now.lease);
-    let _ = lessor.set_end_by(uid, lease.end_by);
+/// Undoes that a lease was handed out, if it is still held at all.
+fn take_back(lessor: &mut Lessor<Uuid>, uid: Uuid) {
+    let _ = lessor.take_back(uid);
 }
 
 /// Puts a lease that was granted just now into the lessor.

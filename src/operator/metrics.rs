@@ -234,8 +234,8 @@ impl Metrics {
         let state = match seen {
             Seen::All(_) | Seen::Resumed => sight::SEEING,
             Seen::Failing(failure) => state_of(failure),
-            // Shown before all is shown, it proves nothing.
-            Seen::There(_) | Seen::Gone(_) => return,
+            // Shown before all is shown, it proves nothing. And every watch is opened anew now and then.
+            Seen::There(_) | Seen::Gone(_) | Seen::Interrupted => return,
         };
         self.watches.lock().insert((kind.to_owned(), scope), state);
     }

@@ -63,6 +63,11 @@ pub struct Grant {
     pub token: i64,
 }
 
+/// The reason of the condition `Released` when only a change of what is attached helps.
+pub const HINDERED: &str = "Hindered";
+/// The same when it may pass by itself: the primary tries again and again.
+pub const RETRYING: &str = "Retrying";
+
 /// The condition `Released`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Released {
@@ -349,6 +354,11 @@ impl Published {
     /// Whether the condition `Released` says that something hinders that.
     pub fn is_hindered(&self) -> bool {
         self.released().is_some_and(|(released, _)| !released.done)
+    }
+
+    /// Whether that may pass by itself.
+    pub fn is_retrying(&self) -> bool {
+        self.released().is_some_and(|(released, _)| !released.done && &*released.reason == RETRYING)
     }
 
     /// Sets the condition `Released`; its time moves only when its status does.

@@ -128,6 +128,12 @@ impl Record {
         self.more.get()?.max_lifetime_seconds
     }
 
+    /// What remains of its TTL while it is suspended, in seconds, if its status says so of this very spec.
+    pub fn told_left(&self) -> Option<i64> {
+        let is_told = self.suspend && self.status.observed_generation == Some(self.generation);
+        self.status.remaining_seconds().filter(|_| is_told)
+    }
+
     /// `spec.warnBeforeSeconds`.
     pub fn warn_before_seconds(&self) -> Option<i64> {
         self.more.get()?.warn_before_seconds

@@ -221,6 +221,9 @@ impl Shell {
                 Some(question) = questions.recv() => question(&mut self.replica),
                 _ = observations.recv_many(&mut batch, BATCH) => {
                     self.metrics.waiting(observations.len());
+                    if let Some(newest) = batch.iter().filter_map(watches::Observation::version).max() {
+                        self.hearing.shown(newest);
+                    }
                     let now = self.hearing.now();
                     for observation in batch.drain(..) {
                         self.metrics.observe(&observation);

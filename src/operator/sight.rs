@@ -11,7 +11,8 @@ use crate::lessor::LeaseTime;
 /// For this long, a failing watch holds up the release of leases: what it doesn't show might be attached. In lease time: what
 /// fails since the API server can't be reached at all delays nothing that could go on without it.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A watch that is open again may take this long to show what it has missed.
+/// A watch that is open again may take this long to show what it has missed; one that was ended in good order, as long as it
+/// took to be opened again, and no longer than this.
 const CATCHING_UP: Duration = Duration::from_secs(3);
 /// A failure that may pass by itself is told to people when it has lasted this long.
 const TELL_AFTER: Duration = Duration::from_secs(5);
@@ -32,14 +33,24 @@ struct Sight {
     synced: bool,
     /// How it fails at present.
     failure: Option<Failure>,
-    /// Since when it fails, short recoveries not counted.
-    failing_since: Duration,
+    /// Since when it is being opened again, after it had ended in good order.
+    interrupted: Option<Duration>,
+    failures: Spell,
+    /// Apart from failures: each watch is opened again every few minutes, and that must not use up what a failure may take.
+    interruptions: Spell,
+}
+
+/// A time in which a watch shows nothing again and again, short recoveries not counted.
+#[derive(Clone, Debug, Hash, Default)]
+struct Spell {
+    /// When it began.
+    since: Duration,
     /// The same, in lease time.
     patient_since: LeaseTime,
-    /// When it was failing last.
-    failing_until: Option<LeaseTime>,
-    /// When it recovered last.
-    recovered_at: Duration,
+    /// When the watch showed nothing last.
+    until: Option<LeaseTime>,
+    /// When all that it missed should have been shown.
+    caught_up_at: Duration,
 }
 
 /// What keeps a kind from being seen, for people.
@@ -65,7 +76,12 @@ impl Sights {
         sight.recover(now);
     }
 
-    /// A watch that had broken goes on where it was. Answers whether it was failing.
+    /// A watch has ended in good order, and is being opened again.
+    pub fn interrupted(&mut self, kind: &KindName, scope: &Scope, now: &Now) {
+        self.sight(kind, scope).interrupt(now);
+    }
+
+    /// A watch that had broken or ended goes on where it was. Answers whether it showed nothing meanwhile.
     pub fn resumed(&mut self, kind: &KindName, scope: &Scope, now: &Now) -> bool {
         self.sight(kind, scope).recover(now)
     }
@@ -88,7 +104,7 @@ impl Sights {
     /// Kinds of which nothing is known yet, not even that they can't be seen.
     pub fn unseen(&self) -> impl Iterator<Item = &KindName> {
         let unseen =
-            |sight: &Sight| !sight.synced && sight.failure.is_none() && sight.failing_until.is_none();
+            |sight: &Sight| !sight.synced && sight.failure.is_none() && sight.failures.until.is_none();
         self.kinds.iter().filter(move |(_, scopes)| scopes.values().any(unseen)).map(|(kind, _)| kind)
     }
 
@@ -140,12 +156,16 @@ pub enum State<'a> {
 }
 
 impl Sight {
-    fn fail(&mut self, failure: Failure, now: &Now) -> bool {
-        if self.failing_until.is_none_or(|until| until + PATIENCE <= now.lease) {
-            self.failing_since = now.mono;
-            self.patient_since = now.lease;
+    fn interrupt(&mut self, now: &Now) {
+        if self.failure.is_none() {
+            self.interruptions.go_on(now);
+            self.interrupted = Some(now.mono);
         }
-        self.failing_until = Some(now.lease);
+    }
+
+    fn fail(&mut self, failure: Failure, now: &Now) -> bool {
+        self.failures.go_on(now);
+        self.interrupted = None;
         let news = self.failure.as_ref() != Some(&failure);
         self.failure = Some(failure);
         news
@@ -154,25 +174,52 @@ impl Sight {
     fn recover(&mut self, now: &Now) -> bool {
         let was_failing = self.failure.take().is_some();
         if was_failing {
-            self.failing_until = Some(now.lease);
-            self.recovered_at = now.mono;
+            self.failures.pause(CATCHING_UP, now);
         }
-        was_failing
+        let interrupted = self.interrupted.take();
+        if let Some(since) = interrupted {
+            // A server that was quick to open it is as quick to show what was missed.
+            self.interruptions.pause(now.mono.saturating_sub(since).min(CATCHING_UP), now);
+        }
+        was_failing || interrupted.is_some()
     }
 
     fn blind_until(&self, now: &Now) -> Duration {
-        let patience = (self.patient_since + PATIENCE).since(now.lease);
-        match &self.failure {
-            Some(failure) if !failure.is_transient() => Duration::ZERO,
-            _ if self.failing_until.is_none() || patience.is_zero() => Duration::ZERO,
-            Some(_) => now.mono + patience,
-            None => self.recovered_at + CATCHING_UP,
+        if self.failure.as_ref().is_some_and(|failure| !failure.is_transient()) {
+            return Duration::ZERO;
         }
+        let failures = self.failures.blind_until(self.failure.is_some(), now);
+        failures.max(self.interruptions.blind_until(self.interrupted.is_some(), now))
     }
 
     fn told_at(&self) -> Option<Duration> {
         let failure = self.failure.as_ref()?;
-        Some(if failure.is_transient() { self.failing_since + TELL_AFTER } else { self.failing_since })
+        Some(if failure.is_transient() { self.failures.since + TELL_AFTER } else { self.failures.since })
+    }
+}
+
+impl Spell {
+    /// The watch shows nothing.
+    fn go_on(&mut self, now: &Now) {
+        if self.until.is_none_or(|until| until + PATIENCE <= now.lease) {
+            self.since = now.mono;
+            self.patient_since = now.lease;
+        }
+        self.until = Some(now.lease);
+    }
+
+    /// It shows something again, and in so long all that it missed.
+    fn pause(&mut self, catching_up: Duration, now: &Now) {
+        self.until = Some(now.lease);
+        self.caught_up_at = now.mono + catching_up;
+    }
+
+    fn blind_until(&self, shows_nothing: bool, now: &Now) -> Duration {
+        let patience = (self.patient_since + PATIENCE).since(now.lease);
+        if self.until.is_none() || patience.is_zero() {
+            return Duration::ZERO;
+        }
+        if shows_nothing { now.mono + patience } else { self.caught_up_at }
     }
 }
 
@@ -221,6 +268,62 @@ mod tests {
         assert_eq!(sights.blind_until("shop", &at(101)), seconds(130));
         assert!(sights.resumed(&kind, &scope, &at(105)));
         assert_eq!(sights.blind_until("shop", &at(105)), seconds(108));
+    }
+
+    #[test]
+    fn a_watch_that_is_opened_again_holds_up_releases_until_then_and_as_long_again() {
+        let (mut sights, kind, scope) = sights();
+        sights.synced(&kind, &scope, &at(0));
+        sights.interrupted(&kind, &scope, &at(290));
+        assert_eq!(sights.blind_until("shop", &at(290)), seconds(320));
+        assert_eq!(sights.troubles(seconds(319)), [], "people needn't know");
+        assert!(sights.resumed(&kind, &scope, &at(291)));
+        assert_eq!(sights.blind_until("shop", &at(291)), seconds(292));
+        sights.interrupted(&kind, &scope, &at(580));
+        assert!(sights.resumed(&kind, &scope, &at(580)));
+        assert_eq!(sights.blind_until("shop", &at(580)), seconds(580), "opened at once");
+        sights.interrupted(&kind, &scope, &at(870));
+        sights.synced(&kind, &scope, &at(890));
+        assert_eq!(sights.blind_until("shop", &at(890)), seconds(893), "listed slowly");
+    }
+
+    #[test]
+    fn only_the_scope_whose_watch_is_opened_again_holds_up_releases() {
+        let scopes = ["shop", "bank"].map(|scope| Some(scope.into()));
+        let kind: KindName = "secrets".into();
+        let mut sights = Sights::new([kind.clone()], &scopes);
+        sights.interrupted(&kind, &scopes[0], &at(290));
+        assert_eq!(sights.blind_until("bank", &at(290)), Duration::ZERO);
+        assert_eq!(sights.blind_until("shop", &at(290)), seconds(320));
+    }
+
+    #[test]
+    fn a_watch_that_cannot_be_opened_again_or_ends_all_the_time_holds_up_nothing_for_long() {
+        let (mut sights, kind, scope) = sights();
+        sights.interrupted(&kind, &scope, &at(100));
+        for failed in [110, 125, 139] {
+            sights.failing(&kind, &scope, transient(), &at(failed));
+            assert_eq!(sights.blind_until("shop", &at(failed)), seconds(140));
+        }
+        sights.failing(&kind, &scope, transient(), &at(141));
+        assert_eq!(sights.blind_until("shop", &at(141)), Duration::ZERO);
+        sights.resumed(&kind, &scope, &at(142));
+        for ended in (200..230).step_by(2) {
+            sights.interrupted(&kind, &scope, &at(ended));
+            sights.resumed(&kind, &scope, &at(ended + 1));
+        }
+        sights.interrupted(&kind, &scope, &at(230));
+        assert_eq!(sights.blind_until("shop", &at(230)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_watch_that_is_opened_again_uses_up_nothing_of_what_a_failure_may_take() {
+        let (mut sights, kind, scope) = sights();
+        sights.interrupted(&kind, &scope, &at(100));
+        sights.resumed(&kind, &scope, &at(101));
+        sights.failing(&kind, &scope, transient(), &at(120));
+        assert_eq!(sights.blind_until("shop", &at(120)), seconds(150));
+        assert_eq!(sights.troubles(seconds(124)), []);
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub struct Held {
     pub deadline: Option<LeaseTime>,
     /// What remains.
     pub remaining: Duration,
+    /// What remains of the TTL, however near the cap is.
+    pub left: Duration,
     /// Whether its time has run out.
     pub due: bool,
     /// For how long it has run out.
@@ -53,6 +55,8 @@ pub struct Situation<'a> {
     pub record: &'a Record,
     /// Whether it is known to have changed since.
     pub stale: bool,
+    /// Whether this primary has yet to write to it.
+    pub inherited: bool,
     /// What the lessor says; `None` before the grant and after the end.
     pub held: Option<Held>,
     /// The deadline that `status.expiryTime` stands for, in lease time.
@@ -67,8 +71,8 @@ pub struct Situation<'a> {
     pub releasing: bool,
     /// What is attached to it now.
     pub attached: Attached,
-    /// Why what is attached doesn't go, if that's so.
-    pub hindrance: Option<&'a str>,
+    /// Why what is attached doesn't go, if that's so: in one word, and for people.
+    pub hindrance: Option<(&'static str, &'a str)>,
     /// Until when an ended lease stays, for attachments that were not yet seen.
     pub linger_until: Duration,
     /// What it follows.
@@ -216,9 +220,16 @@ impl Situation<'_> {
             return Step::Act(Act::RemoveFinalizer);
         }
         if self.attached != Attached::default() {
+            // What is attached to its name now may be meant for the next lease of that name. Once this is written, no release
+            // of an earlier primary can be done any more.
+            if self.inherited {
+                let mut status = record.status.clone();
+                status.attached = Some(self.attached);
+                return Step::Act(Act::Publish(Box::new(status)));
+            }
             return match self.hindrance {
-                Some(message) if !self.says_hindered(message) => {
-                    Step::Refresh(self.released(false, "Hindered", message))
+                Some((reason, message)) if !self.says_hindered(reason, message) => {
+                    Step::Refresh(self.released(false, reason, message))
                 }
                 _ => Step::Rest,
             };
@@ -246,7 +257,7 @@ impl Situation<'_> {
         let cap = self.record.max_lifetime_seconds().map(seconds);
         let remaining = cap.map_or(ttl, |cap| cap.min(ttl));
         let deadline = Some(self.now.lease + remaining);
-        let held = Held { ttl, deadline, remaining, due: false, overdue: None, capped: false };
+        let held = Held { ttl, deadline, remaining, left: ttl, due: false, overdue: None, capped: false };
         Box::new(self.with_current(status, held))
     }
 
@@ -291,7 +302,7 @@ impl Situation<'_> {
             status.set_state(State::Suspended, wall);
             status.expiry = None;
             // The lessor rounds up to milliseconds. One more than whole seconds is that, and must not become a second.
-            let remaining = rounded_up(held.remaining.saturating_sub(Duration::from_millis(1)));
+            let remaining = rounded_up(held.left.saturating_sub(Duration::from_millis(1)));
             status.set_remaining_seconds(Some(remaining));
         } else {
             status.set_state(State::Granted, wall);
@@ -318,9 +329,11 @@ impl Situation<'_> {
         Box::new(status)
     }
 
-    fn says_hindered(&self, message: &str) -> bool {
+    fn says_hindered(&self, reason: &str, message: &str) -> bool {
         let released = self.record.status.released();
-        released.is_some_and(|(released, _)| !released.done && *released.message == *message)
+        released.is_some_and(|(released, _)| {
+            !released.done && *released.reason == *reason && *released.message == *message
+        })
     }
 
     fn warn_before(&self) -> Option<Duration> {
@@ -387,6 +400,7 @@ mod tests {
             ttl: Duration::from_secs(TTL),
             deadline: Some(at(renewed + TTL)),
             remaining,
+            left: remaining,
             due: false,
             overdue: None,
             capped: false,
@@ -402,6 +416,7 @@ mod tests {
         let situation = Situation {
             record: &record,
             stale: false,
+            inherited: false,
             held: Some(held),
             // Written when it was published, with the deadline of a renewal one second before.
             published_deadline: Some(at(published - 1 + TTL)),

@@ -38,7 +38,9 @@ pub enum Seen<T> {
     Gone(Box<T>),
     /// All objects have been shown since the watch began, or began anew: these. Others aren't there any more.
     All(Shown),
-    /// The watch had broken, and goes on where it was.
+    /// The watch was ended in good order, or its version is too old by now: nothing is shown until it is open again.
+    Interrupted,
+    /// The watch had broken or ended, and goes on where it was.
     Resumed,
     /// The watch fails, and is being tried again.
     Failing(Failure),
@@ -177,7 +179,10 @@ impl<K: Resource, T> Watch<K, T> {
             }
         }
         retry.reset();
-        self.follow(&mut events, version, send).await
+        match self.follow(&mut events, version, send).await {
+            End::Ended | End::Expired if !send(Seen::Interrupted).await => End::Unheard,
+            end => end,
+        }
     }
 
     /// Passes on what there is, up to the bookmark behind it.

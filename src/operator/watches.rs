@@ -14,6 +14,7 @@ use super::{
     follow::{Heartbeat, Lookout, PodLife, Sighting, SourceKind},
     guard::{Guarded, Watched},
     kinds::{Attachable, KindName, discover},
+    record::{Version, version_of},
     run::Error,
     settings::Settings,
     sight::Scope,
@@ -37,6 +38,18 @@ pub enum Observation {
     Object(Arc<Kind>, Scope, Seen<ObjectMeta>),
     /// Of what leases follow.
     Source(Lookout, Seen<Sighting>),
+}
+
+impl Observation {
+    /// The version of the `Lessor` or lease that it shows.
+    pub fn version(&self) -> Option<Version> {
+        let meta = match self {
+            Self::Lessor(Seen::There(lessor) | Seen::Gone(lessor)) => &lessor.metadata,
+            Self::Lease(_, Seen::There(lease) | Seen::Gone(lease)) => &lease.metadata,
+            _ => return None,
+        };
+        version_of(meta.resource_version.as_deref()).ok()
+    }
 }
 
 /// Starts all watches: of our `Lessor`, of leases, and of each kind that can be attached. None of them ends by itself.

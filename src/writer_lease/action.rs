@@ -6,6 +6,14 @@ use std::time::Duration;
 /// Kubernetes' integers are; 0 means that nobody ever was primary.
 pub type Term = i64;
 
+/// Work that may get stuck together, by a number of the caller's own: requests to one server that doesn't answer, say.
+///
+/// A run takes a slot of [`max_running`](super::Config::max_running) until it is done. The keys of a lane may take one more
+/// only while as many are left as they have already, and one for work in no lane. So a lane that is stuck has half of all
+/// slots at most, two a third each, and however many are stuck, there is a slot for whatever is in no lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lane(pub u64);
+
 /// What the shell is to do now. Each is to be answered exactly once, whatever becomes of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action<K> {

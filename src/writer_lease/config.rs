@@ -16,7 +16,8 @@ pub struct Config {
     pub backoff: Backoff,
     /// How often work may be retried before it is given up; `None` is for ever.
     pub retry_limit: Option<u32>,
-    /// How many keys may run at once.
+    /// How many keys may run at once. Those in [lanes](super::Lane) leave one of them to those in none, if there is
+    /// more than one.
     pub max_running: usize,
     /// Seeds the jitter. Replicas need different seeds, a test or a replay needs a known one.
     pub seed: u64,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::queue::Queue;
-use super::{Action, Config, Finish, Holder, Observation, Reason, Term, WorkResult};
+use super::{Action, Config, Finish, Holder, Lane, Observation, Reason, Term, WorkResult};
 
 /// Terms on objects are believed up to this far above those of the arbitration object.
 const PLAUSIBLE_LEAD: Term = 1_000_000;
@@ -125,6 +125,14 @@ impl<K: Ord + Clone> WriterLease<K> {
         self.last_sign
     }
 
+    /// When another that leads was last seen alive, or this writer was last deaf; zero if this writer follows nobody.
+    pub fn last_followed(&self) -> Duration {
+        match self.state {
+            State::Follower { until } => until.saturating_sub(self.config.lease_duration),
+            State::Election | State::Leader { .. } => Duration::ZERO,
+        }
+    }
+
     /// The highest term seen anywhere.
     pub fn highest_term(&self) -> Term {
         self.seen
@@ -176,7 +184,13 @@ impl<K: Ord + Clone> WriterLease<K> {
     /// Trying it again with the same `due` changes nothing, with another replaces it; while it runs, it's
     /// queued to run again.
     pub fn try_work(&mut self, key: K, due: Duration) {
-        self.queue.push(key, due, self.config.retry_limit);
+        self.queue.push(None, key, due, self.config.retry_limit);
+    }
+
+    /// As [`try_work`](Self::try_work), in a lane: for work that may get stuck together with others of its lane, and must not
+    /// hold up the rest meanwhile. Trying it again in another lane replaces it.
+    pub fn try_work_in(&mut self, lane: Lane, key: K, due: Duration) {
+        self.queue.push(Some(lane), key, due, self.config.retry_limit);
     }
 
     /// Forgets the work of `key`. If it runs, it isn't retried. Answers whether there was any.
@@ -430,7 +444,7 @@ impl<K: Ord + Clone> WriterLease<K> {
                 Some(Action::Claim { term: self.next_term(), reason })
             }
             Plan::Run { until } => {
-                let (key, attempt) = self.queue.start(self.term)?;
+                let (key, attempt) = self.queue.start(self.term, self.config.max_running)?;
                 Some(Action::Run { key, attempt, term: self.term, until })
             }
         }
@@ -474,8 +488,8 @@ impl<K: Ord + Clone> WriterLease<K> {
 
     fn run(&self, now: Duration) -> Option<(Duration, Plan<K>)> {
         let State::Leader { until } = self.state else { return None };
-        let ready = self.queue.first_ready()?;
-        let may = self.queue.running() < self.config.max_running && ready.max(now) < self.usable(until);
+        let ready = self.queue.first_startable(self.config.max_running)?;
+        let may = ready.max(now) < self.usable(until);
         may.then_some((ready, Plan::Run { until }))
     }
 

@@ -148,7 +148,7 @@ mod machine;
 mod queue;
 mod worker;
 
-pub use action::{Action, Finish, Holder, Observation, Reason, Term, WorkResult};
+pub use action::{Action, Finish, Holder, Lane, Observation, Reason, Term, WorkResult};
 pub use arbiter::{Arbiter, Arbitration, Claim, MemoryArbiter, Verdict};
 pub use config::{Backoff, Config};
 pub use machine::{State, WriterLease};

@@ -9,6 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::simulation::{Fault, LEASE, Plan, run};
+use super::{Action, Config, Holder, Lane, WorkResult, WriterLease};
 
 fn millis(range: std::ops::Range<u64>) -> impl Strategy<Value = Duration> {
     range.prop_map(Duration::from_millis)
@@ -81,6 +82,20 @@ fn latest(plan: &Plan, allowed: Duration) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// A leader with so many slots, at the time zero.
+fn leader(max_running: usize) -> WriterLease<u32> {
+    let mut lease = WriterLease::new(Config { max_running, ..Config::new(LEASE) });
+    lease.observe_claim(Holder::Me, 1, Duration::ZERO);
+    lease.claimed(1, Duration::ZERO, Duration::ZERO);
+    lease
+}
+
+/// The keys that start at the time zero.
+fn runs(lease: &mut WriterLease<u32>) -> Vec<u32> {
+    let actions = std::iter::from_fn(|| lease.poll(Duration::ZERO));
+    actions.filter_map(|action| if let Action::Run { key, .. } = action { Some(key) } else { None }).collect()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -98,6 +113,36 @@ proptest! {
         }
         let last = history.writes.iter().chain(history.arbitrations.iter().map(|(at, ..)| at)).max();
         prop_assert!(last.is_none_or(|at| *at < REST), "written at rest, at {last:?}");
+    }
+
+    #[test]
+    fn whatever_lanes_are_stuck_other_work_has_a_slot_and_in_the_end_all_has_run(
+        slots in 1..40_usize,
+        lanes in vec(0..6_u64, 0..80),
+        order in any::<u64>(),
+    ) {
+        let mut lease = leader(slots);
+        for (key, lane) in (0..).zip(&lanes) {
+            lease.try_work_in(Lane(*lane), key, Duration::ZERO);
+        }
+        let mut running = runs(&mut lease);
+        prop_assert!(running.len() < slots.max(2), "{} of {slots}", running.len());
+        let in_lane = |lane: u64| running.iter().filter(|key| lanes[**key as usize] == lane).count();
+        prop_assert!((0..6).all(|lane| in_lane(lane) <= slots.div_ceil(2)), "{running:?}");
+        if slots > 1 {
+            lease.try_work(1_000, Duration::ZERO);
+            prop_assert_eq!(runs(&mut lease), [1_000]);
+            running.push(1_000);
+        }
+        let mut ran = 0;
+        while !running.is_empty() {
+            let key = running.swap_remove(usize::try_from(order).unwrap_or(7) % running.len());
+            lease.done(&key, WorkResult::Extend, false, Duration::ZERO, Duration::ZERO);
+            ran += 1;
+            running.extend(runs(&mut lease));
+            prop_assert!(running.len() <= slots);
+        }
+        prop_assert!(lease.is_empty(), "{} left after {ran}", lease.len());
     }
 
     #[test]

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Finish, Term};
+use super::{Finish, Lane, Term};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Work {
+    lane: Option<Lane>,
     due: Duration,
     /// When it may run: `due`, later the end of its backoff.
     ready: Duration,
@@ -22,8 +23,11 @@ struct Work {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Queue<K: Ord> {
     works: BTreeMap<K, Work>,
-    running: BTreeMap<K, Term>,
-    ready: BTreeSet<(Duration, K)>,
+    running: BTreeMap<K, (Term, Option<Lane>)>,
+    /// By lane; none is empty.
+    ready: BTreeMap<Option<Lane>, BTreeSet<(Duration, K)>>,
+    /// How many run in each lane; none is zero.
+    lanes: BTreeMap<Lane, usize>,
     dues: BTreeSet<(Duration, K)>,
 }
 
@@ -32,27 +36,29 @@ impl<K: Ord + Clone> Queue<K> {
         Self {
             works: BTreeMap::new(),
             running: BTreeMap::new(),
-            ready: BTreeSet::new(),
+            ready: BTreeMap::new(),
+            lanes: BTreeMap::new(),
             dues: BTreeSet::new(),
         }
     }
 
-    pub(super) fn push(&mut self, key: K, due: Duration, retry_limit: Option<u32>) {
+    pub(super) fn push(&mut self, lane: Option<Lane>, key: K, due: Duration, retry_limit: Option<u32>) {
         let runs = self.running.contains_key(&key);
-        if !runs && self.works.get(&key).is_some_and(|work| work.due == due) {
+        if !runs && self.works.get(&key).is_some_and(|work| (work.lane, work.due) == (lane, due)) {
             return;
         }
         self.remove(&key);
         if !runs {
-            self.ready.insert((due, key.clone()));
+            self.wait(lane, due, key.clone());
         }
         self.dues.insert((due, key.clone()));
-        self.works.insert(key, Work { due, ready: due, attempts: 0, retry_limit, started: false });
+        let work = Work { lane, due, ready: due, attempts: 0, retry_limit, started: false };
+        self.works.insert(key, work);
     }
 
     pub(super) fn remove(&mut self, key: &K) -> bool {
         let Some(work) = self.works.remove(key) else { return false };
-        self.ready.remove(&(work.ready, key.clone()));
+        self.wait_no_more(work.lane, work.ready, key);
         self.dues.remove(&(work.due, key.clone()));
         true
     }
@@ -60,19 +66,41 @@ impl<K: Ord + Clone> Queue<K> {
     /// Ends the backoff of a key that waits.
     pub(super) fn hasten(&mut self, key: &K) {
         let Some(work) = self.works.get_mut(key) else { return };
-        if self.ready.remove(&(work.ready, key.clone())) {
-            work.ready = work.due;
-            self.ready.insert((work.ready, key.clone()));
+        let (lane, ready, due) = (work.lane, work.ready, work.due);
+        if self.wait_no_more(lane, ready, key) {
+            if let Some(work) = self.works.get_mut(key) {
+                work.ready = due;
+            }
+            self.wait(lane, due, key.clone());
         }
     }
 
     /// Ends all backoffs.
     pub(super) fn hasten_all(&mut self) {
-        for (_, key) in std::mem::take(&mut self.ready) {
+        let waiting = std::mem::take(&mut self.ready);
+        for (lane, (_, key)) in
+            waiting.into_iter().flat_map(|(lane, keys)| keys.into_iter().map(move |key| (lane, key)))
+        {
             let Some(work) = self.works.get_mut(&key) else { continue };
             work.ready = work.due;
-            self.ready.insert((work.ready, key));
+            let ready = work.ready;
+            self.wait(lane, ready, key);
         }
+    }
+
+    /// Lets a key wait to run.
+    fn wait(&mut self, lane: Option<Lane>, ready: Duration, key: K) {
+        self.ready.entry(lane).or_default().insert((ready, key));
+    }
+
+    /// Whether the key did wait.
+    fn wait_no_more(&mut self, lane: Option<Lane>, ready: Duration, key: &K) -> bool {
+        let Some(keys) = self.ready.get_mut(&lane) else { return false };
+        let waited = keys.remove(&(ready, key.clone()));
+        if keys.is_empty() {
+            self.ready.remove(&lane);
+        }
+        waited
     }
 
     pub(super) fn limit_retries(&mut self, key: &K, retries: u32) {
@@ -99,7 +127,28 @@ impl<K: Ord + Clone> Queue<K> {
 
     /// When the first work may run that doesn't run already.
     pub(super) fn first_ready(&self) -> Option<Duration> {
-        self.ready.first().map(|(ready, _)| *ready)
+        self.ready.values().filter_map(BTreeSet::first).map(|(ready, _)| *ready).min()
+    }
+
+    /// When the first work may run that has a slot of `slots`.
+    pub(super) fn first_startable(&self, slots: usize) -> Option<Duration> {
+        self.next(slots).map(|(_, (ready, _))| *ready)
+    }
+
+    /// The first work that has a slot. As long as any waits and none has one, some runs: when that is over, this may have
+    /// changed.
+    fn next(&self, slots: usize) -> Option<(Option<Lane>, &(Duration, K))> {
+        let in_lanes: usize = self.lanes.values().sum();
+        // One is for work without a lane. There may be no other.
+        let kept = usize::from(slots > 1);
+        let has_slot = |lane: Option<Lane>| match lane {
+            _ if self.running.len() >= slots => false,
+            None => true,
+            // As many must be left as it has already: so however many lanes are stuck, another finds a slot.
+            Some(lane) => self.lanes.get(&lane).unwrap_or(&0) + in_lanes + kept < slots,
+        };
+        let firsts = self.ready.iter().filter_map(|(lane, keys)| Some((*lane, keys.first()?)));
+        firsts.filter(|(lane, _)| has_slot(*lane)).min_by_key(|(_, first)| *first)
     }
 
     /// The work that has been due for longest, running or not.
@@ -107,13 +156,17 @@ impl<K: Ord + Clone> Queue<K> {
         self.dues.first().map(|(due, key)| (*due, key))
     }
 
-    /// Starts the first work that may run, and answers with the number of this attempt.
-    pub(super) fn start(&mut self, term: Term) -> Option<(K, u32)> {
-        let (_, key) = self.ready.pop_first()?;
+    /// Starts the first work that has a slot of `slots`, and answers with the number of this attempt.
+    pub(super) fn start(&mut self, term: Term, slots: usize) -> Option<(K, u32)> {
+        let (lane, (ready, key)) = self.next(slots).map(|(lane, first)| (lane, first.clone()))?;
+        self.wait_no_more(lane, ready, &key);
         let work = self.works.get_mut(&key)?;
         work.started = true;
         work.attempts = work.attempts.saturating_add(1);
-        self.running.insert(key.clone(), term);
+        self.running.insert(key.clone(), (term, lane));
+        if let Some(lane) = lane {
+            *self.lanes.entry(lane).or_default() += 1;
+        }
         Some((key, work.attempts))
     }
 
@@ -124,7 +177,8 @@ impl<K: Ord + Clone> Queue<K> {
         retry: bool,
         ready: impl FnOnce(u32) -> Duration,
     ) -> Option<(Term, Finish)> {
-        let term = self.running.remove(key)?;
+        let (term, lane) = self.running.remove(key)?;
+        self.leave(lane);
         let Some(work) = self.works.get_mut(key) else { return Some((term, Finish::Removed)) };
         if work.started {
             let gives_up = retry && work.retry_limit.is_some_and(|limit| work.attempts > limit);
@@ -136,7 +190,18 @@ impl<K: Ord + Clone> Queue<K> {
         }
         let finish = if work.started { Finish::Retries { at: work.ready } } else { Finish::Requeued };
         work.started = false;
-        self.ready.insert((work.ready, key.clone()));
+        let (lane, ready) = (work.lane, work.ready);
+        self.wait(lane, ready, key.clone());
         Some((term, finish))
+    }
+
+    /// A run in this lane is over.
+    fn leave(&mut self, lane: Option<Lane>) {
+        let Some(lane) = lane else { return };
+        let Some(running) = self.lanes.get_mut(&lane) else { return };
+        *running -= 1;
+        if *running == 0 {
+            self.lanes.remove(&lane);
+        }
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Action, Config, Holder, Observation, Reason, Term, WorkResult, WriterLease};
+use super::{Action, Config, Holder, Lane, Observation, Reason, Term, WorkResult, WriterLease};
 
 pub(super) const LEASE: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -155,6 +155,14 @@ struct Replica {
     version: u64,
 }
 
+/// Every third key is in no lane, the others in one of two.
+fn try_work(lease: &mut WriterLease<u32>, key: u32, due: Duration) {
+    match key % 3 {
+        0 => lease.try_work(key, due),
+        lane => lease.try_work_in(Lane(u64::from(lane)), key, due),
+    }
+}
+
 pub(super) struct World {
     plan: Plan,
     now: Duration,
@@ -236,7 +244,7 @@ impl World {
             Occurrence::Due(key) => {
                 for index in 0..self.replicas.len() {
                     if let Some(replica) = &mut self.replicas[index] {
-                        replica.lease.try_work(key, self.now + replica.ahead);
+                        try_work(&mut replica.lease, key, self.now + replica.ahead);
                         self.wake(index);
                     }
                 }
@@ -284,7 +292,7 @@ impl World {
         }
         for (key, due) in (0..).zip(&self.plan.works) {
             if *due <= self.now && !self.history.done.contains_key(&key) {
-                lease.try_work(key, *due + ahead);
+                try_work(&mut lease, key, *due + ahead);
             }
         }
         self.replicas[index] = Some(Replica {

@@ -12,7 +12,9 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use super::{Action, Arbiter, Config, Holder, Observation, State, Term, Verdict, WorkResult, WriterLease};
+use super::{
+    Action, Arbiter, Config, Holder, Lane, Observation, State, Term, Verdict, WorkResult, WriterLease,
+};
 
 /// One run of a piece of work.
 #[derive(Clone, Copy, Debug)]
@@ -94,12 +96,29 @@ impl<K: Ord + Clone + Send + Sync + 'static> Worker<K> {
         W: Fn(Permit) -> F + Send + Sync + 'static,
         F: Future<Output = (WorkResult, bool)> + Send + 'static,
     {
+        self.queue(key, work, WriterLease::try_work);
+    }
+
+    /// As [`try_work`](Self::try_work), in a [lane](Lane). Work that waits under this key already stays in its own.
+    pub fn try_work_in<W, F>(&self, lane: Lane, key: K, work: W)
+    where
+        W: Fn(Permit) -> F + Send + Sync + 'static,
+        F: Future<Output = (WorkResult, bool)> + Send + 'static,
+    {
+        self.queue(key, work, |machine, key, due| machine.try_work_in(lane, key, due));
+    }
+
+    fn queue<W, F>(&self, key: K, work: W, push: impl FnOnce(&mut WriterLease<K>, K, Duration))
+    where
+        W: Fn(Permit) -> F + Send + Sync + 'static,
+        F: Future<Output = (WorkResult, bool)> + Send + 'static,
+    {
         self.tell(|inner, now| {
             inner.works.insert(key.clone(), Arc::new(move |permit| Box::pin(work(permit))));
             if inner.machine.contains(&key) && !inner.machine.is_running(&key) {
                 inner.machine.hasten(&key);
             } else {
-                inner.machine.try_work(key, now);
+                push(&mut inner.machine, key, now);
             }
         });
     }

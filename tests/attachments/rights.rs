@@ -135,7 +135,7 @@ async fn a_right_to_remove_that_is_missing_shows_at_the_lease_and_at_the_kind_an
     until("the lease says what hinders it", async || {
         let status = world.leases().get("lease").await.ok()?.status?;
         let said = |message: &str| message.contains("secret") && message.contains("forbidden");
-        status.conditions.iter().any(|c| c.reason == "Hindered" && said(&c.message)).then_some(())
+        status.conditions.iter().any(|c| c.reason == "Retrying" && said(&c.message)).then_some(())
     })
     .await;
     wait_kinds(&world, "Forbidden", "secrets: the operator may not remove them").await;

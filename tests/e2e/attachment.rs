@@ -1,7 +1,5 @@
 //! What goes with a lease, and what stays.
 
-use std::time::Duration;
-
 use k8s_openapi::ByteString;
 use serde_json::json;
 use tokio::time::sleep;
@@ -69,11 +67,12 @@ pub(crate) async fn two_keys_of_one_object_go_each_with_its_own_lease() {
     let _operator = world.primary(&[]).await;
     let annotations = json!({"key.lessor.dev/a": "one", "lessor.dev/keys": r#"{"b": "two"}"#});
     world.config_map("shared", annotations, &["a", "b", "c"]).await;
-    world.granted("two", json!({"ttlSeconds": 4})).await;
+    world.granted("two", json!({"ttlSeconds": 600})).await;
     world.granted("one", json!({"ttlSeconds": 1})).await;
     let after_one = world.wait_keys("shared", &["b", "c"]).await;
     assert_eq!(json!(after_one.metadata.annotations), json!({"lessor.dev/keys": r#"{"b": "two"}"#}));
     assert!(!world.leases().get("two").await.expect("it lives").is_ended());
+    world.change("two", json!({"ttlSeconds": 1})).await.expect("a renewal");
     world.wait_keys("shared", &["c"]).await;
     world.wait_all_gone().await;
 }
@@ -86,15 +85,21 @@ pub(crate) async fn an_object_of_one_lease_may_have_a_key_of_another() {
             json!({"lessor.dev/lease": format!("{name}-object"), "key.lessor.dev/a": format!("{name}-key")});
         world.config_map(name, annotations, &["a", "b"]).await;
     }
-    for (name, ttl) in
-        [("key-first-key", 1), ("key-first-object", 4), ("object-first-object", 1), ("object-first-key", 4)]
-    {
+    for (name, ttl) in [
+        ("key-first-key", 1),
+        ("key-first-object", 600),
+        ("object-first-object", 1),
+        ("object-first-key", 600),
+    ] {
         world.granted(name, json!({"ttlSeconds": ttl})).await;
     }
     world.wait_keys("key-first", &["b"]).await;
     world.wait_map_gone("object-first").await;
     let other = world.leases().get("object-first-key").await.expect("it lives");
     assert!(!other.is_ended(), "an object that goes with one lease ends no other");
+    for name in ["key-first-object", "object-first-key"] {
+        world.change(name, json!({"ttlSeconds": 1})).await.expect("a renewal");
+    }
     world.wait_map_gone("key-first").await;
     world.wait_all_gone().await;
 }
@@ -111,8 +116,9 @@ pub(crate) async fn what_is_attached_before_its_lease_comes_waits_for_it() {
     world.wait_event("shared", "AttachmentPending").await;
     assert_eq!((world.map("shared").await, world.map("whole").await), (shared, whole));
 
-    world.granted("late", json!({"ttlSeconds": 2})).await;
+    world.granted("late", json!({"ttlSeconds": 600})).await;
     world.wait_lease("late", "counts what is attached", attached(1, 1)).await;
+    world.change("late", json!({"ttlSeconds": 1})).await.expect("a renewal");
     world.wait_map_gone("whole").await;
     world.wait_keys("shared", &["b"]).await;
     world.wait_gone("late").await;
@@ -134,10 +140,10 @@ pub(crate) async fn detached_in_time_is_saved() {
     let _operator = world.primary(&[]).await;
     let annotations = json!({"lessor.dev/lease": "lease", "key.lessor.dev/a": "lease"});
     world.config_map("attached", annotations, &["a"]).await;
-    world.granted("lease", json!({"ttlSeconds": 2})).await;
-    sleep(Duration::from_secs(1)).await;
+    world.granted("lease", json!({"ttlSeconds": 600})).await;
     let annotations = json!({"lessor.dev/lease": null, "key.lessor.dev/a": null});
     let detached = world.patch_map("attached", json!({"metadata": {"annotations": annotations}})).await;
+    world.change("lease", json!({"ttlSeconds": 1})).await.expect("a renewal");
     world.wait_gone("lease").await;
     sleep(MOMENT).await;
     assert_eq!(world.map("attached").await, detached);

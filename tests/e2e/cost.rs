@@ -50,7 +50,9 @@ pub(crate) async fn a_grant_costs_two_requests_a_renewal_none_an_expiry_three_an
 
     // One that brings the deadline nearer is published at once.
     world.change("expires", json!({"ttlSeconds": 8})).await.expect("a renewal");
-    sleep(MOMENT).await;
+    let is_published =
+        |lease: &Lease| lease.status.as_ref().and_then(|status| status.granted_ttl_seconds) == Some(8);
+    world.wait_lease("expires", "is granted for less", is_published).await;
     let mark = world.mark();
     world.wait_gone("expires").await;
     assert_costs(step("expiry with two objects", mark).await, (3, 2));

@@ -104,13 +104,13 @@ pub(crate) async fn a_lease_ends_at_its_maximum_lifetime_however_often_it_is_ren
 pub(crate) async fn a_warning_comes_before_the_end_and_a_renewal_takes_it_back() {
     let world = World::new("warned").await;
     let _operator = world.primary(&[]).await;
-    let lease = world.granted("lease", json!({"ttlSeconds": 4, "warnBeforeSeconds": 2})).await;
+    let lease = world.granted("lease", json!({"ttlSeconds": 8, "warnBeforeSeconds": 5})).await;
     assert!(!has_condition(&lease, "Expiring", "True", "LittleRemains"));
     let is_warned = |lease: &Lease| has_condition(lease, "Expiring", "True", "LittleRemains");
     let warned = world.wait_lease("lease", "ends soon", is_warned).await;
     assert!(RUNNING(&warned));
-    world.wait_event("lease", "Expiring").await;
     world.renew("lease").await.expect("it hasn't ended");
+    world.wait_event("lease", "Expiring").await;
     world
         .wait_lease("lease", "ends later", |lease| has_condition(lease, "Expiring", "False", "Renewed"))
         .await;

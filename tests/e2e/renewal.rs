@@ -17,9 +17,9 @@ pub(crate) async fn a_renewal_just_before_the_deadline_keeps_the_lease_and_one_j
     let world = World::new("renewal").await;
     let _operator = world.primary(&["--linger", "3s"]).await;
     world.config_map("attached", json!({"lessor.dev/lease": "lease"}), &["a"]).await;
-    let lease = world.granted("lease", json!({"ttlSeconds": 2})).await;
+    let lease = world.granted("lease", json!({"ttlSeconds": 4})).await;
     let deadline = deadline(&lease);
-    sleep_until(deadline - Duration::from_millis(300)).await;
+    sleep_until(deadline - Duration::from_secs(1)).await;
     world.renew("lease").await.expect("it comes in time");
     sleep_until(deadline + Duration::from_secs(1)).await;
     let kept = world.leases().get("lease").await.expect("it was renewed");

@@ -3,11 +3,11 @@
 
 use std::{
     fmt::Display,
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     sync::{
-        OnceLock,
-        atomic::{AtomicBool, Ordering},
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -37,7 +37,7 @@ use lessor_cluster::{
 use serde_json::{Value, json};
 use tokio::{
     sync::{Mutex, MutexGuard, OnceCell},
-    time::Instant,
+    time::{Instant, timeout},
 };
 use uuid::Uuid;
 
@@ -47,6 +47,8 @@ use crate::history::{self, Life, Spread};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
 /// How late an end may be before a test fails: machines are noisy, and the benchmark measures punctuality.
 pub(crate) const TOLERANCE: Duration = Duration::from_secs(5);
+/// How many lines of a replica's log a failing test shows.
+const SHOWN: usize = 40;
 /// How long a test waits to see that something doesn't happen.
 pub(crate) const MOMENT: Duration = Duration::from_millis(700);
 
@@ -60,6 +62,10 @@ pub(crate) struct World {
     max_ttl: OnceLock<Duration>,
     /// Whoever knows more lets the checker know it, too; and a dry run grants without a finalizer, since nothing ends.
     pub(crate) checks_itself: AtomicBool,
+    /// How long the API server took for a simple question at worst, in milliseconds.
+    slowest: Arc<AtomicU64>,
+    /// The logs of its replicas, shown if the test fails.
+    logs: parking_lot::Mutex<Vec<PathBuf>>,
 }
 
 /// The cluster that all tests share, with the CRDs installed.
@@ -99,7 +105,16 @@ impl World {
         let object = Namespace { metadata: named(&namespace), ..Namespace::default() };
         Api::all(client.clone()).create(&PostParams::default(), &object).await.expect("a namespace");
         let lessor = namespace.clone();
-        Self { cluster, client, lessor, namespace, max_ttl: OnceLock::new(), checks_itself: true.into() }
+        let slowest = Arc::new(AtomicU64::new(0));
+        tokio::spawn(ask_again_and_again(client.clone(), Arc::clone(&slowest)));
+        let (max_ttl, checks_itself, logs) = (OnceLock::new(), true.into(), Default::default());
+        Self { cluster, client, lessor, namespace, max_ttl, checks_itself, slowest, logs }
+    }
+
+    /// What a machine that is busy with other work may add to a time that is measured: an end takes several requests, and this is
+    /// four times what the simplest question took.
+    pub(crate) fn slowness(&self) -> Duration {
+        4 * Duration::from_millis(self.slowest.load(Ordering::Relaxed))
     }
 
     // --- The operator ------------------------------------------------------------------------------------------
@@ -127,7 +142,14 @@ impl World {
         }
         command.args(args).arg("--kubeconfig").arg(kubeconfig);
         command.env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info,lessor=debug".to_owned()));
-        self.cluster.spawn(&command, &format!("operator-{}", self.namespace)).expect("an operator")
+        self.spawn(&command, &format!("operator-{}", self.namespace))
+    }
+
+    /// Starts a replica as this command says, whose log is shown if the test fails.
+    pub(crate) fn spawn(&self, command: &Command, name: &str) -> Process {
+        let process = self.cluster.spawn(command, name).expect("a replica");
+        self.logs.lock().push(process.log_path().to_owned());
+        process
     }
 
     /// Starts a replica and waits until it is primary.
@@ -215,13 +237,24 @@ impl World {
         .await;
     }
 
-    /// Waits until all leases of this world are gone.
+    /// Waits until all leases of this world are gone. However many there are, some have to go all the time: how late each
+    /// ended, its [life](Self::lives) tells.
     pub(crate) async fn wait_all_gone(&self) {
-        until(&format!("all leases of {} are gone", self.namespace), async || {
-            let left = self.leases().list_metadata(&Default::default()).await.expect("leases");
-            left.items.is_empty().then_some(())
-        })
-        .await;
+        let (mut fewest, mut since) = (usize::MAX, Instant::now());
+        loop {
+            let left = self.leases().list_metadata(&Default::default()).await.expect("leases").items;
+            let Some(first) = left.first().and_then(|lease| lease.metadata.name.as_deref()) else { return };
+            if left.len() < fewest {
+                (fewest, since) = (left.len(), Instant::now());
+            }
+            if since.elapsed() > PATIENCE {
+                let first = self.leases().get(first).await;
+                panic!("for {PATIENCE:?}, none of {fewest} leases has gone, such as {first:#?}");
+            }
+            // Listing very many keeps the API server from other work.
+            let pause = if fewest > 50 { 1000 } else { 100 };
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+        }
     }
 
     // --- ConfigMaps --------------------------------------------------------------------------------------------
@@ -388,7 +421,7 @@ impl World {
     /// How late these leases ended after their deadlines.
     ///
     /// # Panics
-    /// If one ended early, or later than [`TOLERANCE`] after its deadline (and `more`, and the outages).
+    /// If one ended early, or later after its deadline than it [may](Self::most_late).
     pub(crate) fn lateness<'a>(&self, lives: impl IntoIterator<Item = &'a Life>, more: Duration) -> Spread {
         let most = self.most_late(more);
         Spread::of(lives.into_iter().map(|life| {
@@ -398,15 +431,33 @@ impl World {
         }))
     }
 
-    /// How late an end may be before a test fails: [`TOLERANCE`], and `more`, and by how much deadlines have moved.
+    /// How late an end may be before a test fails: [`TOLERANCE`], and `more`, and by how much deadlines have moved, and what the
+    /// machine [adds](Self::slowness).
     pub(crate) fn most_late(&self, more: Duration) -> SignedDuration {
-        SignedDuration::try_from(TOLERANCE + more + self.moved()).expect("a short time")
+        SignedDuration::try_from(TOLERANCE + more + self.moved() + self.slowness()).expect("a short time")
     }
 
     /// The lease of this name ended in time; prints how late.
     pub(crate) fn print_lateness(&self, name: &str) {
         let late = self.lateness([&self.life(name)], Duration::ZERO);
         self.print(format_args!("{name} ended {late} after its deadline"));
+    }
+
+    /// Prints what replicas have logged last.
+    fn show_logs(&self) {
+        for path in &*self.logs.lock() {
+            let log = std::fs::read(path).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log);
+            let lines: Vec<&str> = log.lines().collect();
+            let shown = &lines[lines.len().saturating_sub(SHOWN)..];
+            self.print(format_args!(
+                "the last {} of {} lines of {}:\n{}",
+                shown.len(),
+                lines.len(),
+                path.display(),
+                shown.join("\n")
+            ));
+        }
     }
 
     /// Prints a figure.
@@ -429,7 +480,9 @@ const OPERATOR: &str = "lessor";
 impl Drop for World {
     fn drop(&mut self) {
         // What has failed already needs no second reason.
-        if self.checks_itself.load(Ordering::Relaxed) && !std::thread::panicking() {
+        if std::thread::panicking() {
+            self.show_logs();
+        } else if self.checks_itself.load(Ordering::Relaxed) {
             self.check();
         }
     }
@@ -510,6 +563,18 @@ pub(crate) async fn install_crds(cluster: &Cluster) {
             kube::runtime::conditions::is_crd_established(),
         );
         tokio::time::timeout(PATIENCE, established).await.expect("a crd in time").expect("a crd");
+    }
+}
+
+async fn ask_again_and_again(client: Client, slowest: Arc<AtomicU64>) {
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let asked = Instant::now();
+        // Longer than this is an outage, which tests make by themselves.
+        if let Ok(Ok(_)) = timeout(Duration::from_secs(5), client.apiserver_version()).await {
+            let took = u64::try_from(asked.elapsed().as_millis()).unwrap_or(u64::MAX);
+            slowest.fetch_max(took, Ordering::Relaxed);
+        }
     }
 }
 

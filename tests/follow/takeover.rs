@@ -51,6 +51,7 @@ pub(crate) async fn a_takeover_moves_no_deadline_and_ends_nothing_that_beats() {
 }
 
 pub(crate) async fn restarts_end_nothing_that_beats() {
+    const TTL: u64 = 8;
     let world = World::new("restarts").await;
     let mut heart = Heartbeat::of_node(&world);
     heart.create().await;
@@ -58,15 +59,15 @@ pub(crate) async fn restarts_end_nothing_that_beats() {
     let pods = Pods::of(&world).await;
     pods.create("web").await;
     let mut operator = world.primary(&ALL).await;
-    followed(&world, "node", 5, node(&world)).await;
-    followed(&world, "chain", 5, json!({"lease": {"name": "node"}})).await;
+    followed(&world, "node", TTL, node(&world)).await;
+    followed(&world, "chain", TTL, json!({"lease": {"name": "node"}})).await;
     followed(&world, "pod", 2, json!({"pod": {"name": "web"}})).await;
     for _ in 0..3 {
         operator.kill().await.expect("it is killed");
         sleep(Duration::from_secs(6)).await;
         operator = world.operator(&ALL);
         // Past the grace of its start, and all that was left of any TTL.
-        sleep(Duration::from_secs(8)).await;
+        sleep(Duration::from_secs(TTL + 3)).await;
         assert_eq!(operator.exit_status(), None, "it ended: {}", operator.log());
     }
     for name in ["node", "chain", "pod"] {
@@ -75,7 +76,7 @@ pub(crate) async fn restarts_end_nothing_that_beats() {
     // One that has stopped to beat while nobody looked counts from when the server recorded its last beat.
     operator.kill().await.expect("it is killed");
     let last = heart.stop().await;
-    sleep(Duration::from_secs(8)).await;
+    sleep(Duration::from_secs(TTL + 3)).await;
     let _operator = world.operator(&ALL);
     until("both have ended", async || {
         let leases = world.leases().list_metadata(&Default::default()).await.expect("leases");
@@ -84,7 +85,7 @@ pub(crate) async fn restarts_end_nothing_that_beats() {
     .await;
     for name in ["node", "chain"] {
         let end = world.life(name).end.expect("it has ended");
-        assert!(end.asked >= last.asked + SignedDuration::from_secs(5), "{name} ended early");
+        assert!(end.asked >= last.asked + Duration::from_secs(TTL), "{name} ended early");
     }
     check(&world);
 }

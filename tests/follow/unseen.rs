@@ -26,7 +26,7 @@ pub(crate) async fn what_is_not_enabled_keeps_its_followers_from_ending_until_it
     heart.create().await;
     heart.start(Duration::from_secs(1));
     let operator = world.primary(&["--follow", "pods"]).await;
-    world.granted("lease", json!({"ttlSeconds": 2, "renewFrom": node(&world)})).await;
+    world.granted("lease", json!({"ttlSeconds": 6, "renewFrom": node(&world)})).await;
     let capped = json!({"ttlSeconds": 2, "maxLifetimeSeconds": 3, "renewFrom": node(&world)});
     world.granted("capped", capped).await;
     world.granted("revoked", json!({"ttlSeconds": 2, "renewFrom": node(&world)})).await;

@@ -93,6 +93,9 @@ mutant 'a slow answer is no sign of an outage' 'unit lessor::clock' src/lessor/c
 mutant 'a server that takes long for each answer is taken for a silent one' 'unit lessor::clock' src/lessor/clock.rs \
   'Self::is_slow(self.last_answer, mono)' '(@ || Self::is_slow(self.last_answer, mono))'
 
+mutant 'an answer excuses a later request of the same moment' 'unit lessor::clock' src/lessor/clock.rs \
+  '(*other, *id) > (sent, request)' 'if @ { *other > sent } else { (*other, *id) > (sent, request) }'
+
 mutant 'a pause of the replica itself is taken for rest' 'unit lessor::clock' src/lessor/clock.rs \
   'if !Self::is_slow(due, mono) {' 'if @ || !Self::is_slow(due, mono) {'
 
@@ -122,6 +125,31 @@ mutant 'an end that failed is not tried again' 'unit lessor::' src/lessor/ends.r
 
 mutant 'a lease ends without a look at what it follows' 'unit operator::replica' src/operator/step.rs \
   'Some(following) if following.unread && !held.capped =>' 'Some(following) if !@ && following.unread && !held.capped =>'
+
+mutant 'what was read before an outage was noticed counts for an end after it' 'unit operator::replica' src/operator/replica/follow.rs \
+  'let due = now.mono.saturating_sub(now.lease.since(deadline));' \
+  'let due = if @ { deadline.since_start() } else { now.mono.saturating_sub(now.lease.since(deadline)) };'
+
+mutant 'what was read first of a long chain is too old when the last was' 'unit operator::replica' src/operator/replica/follow.rs \
+  'more.and_then(|more| more.confirming)' 'more.filter(|_| !@).and_then(|more| more.confirming)'
+
+mutant 'nobody asks for signs of life after an outage' 'unit operator::replica' src/operator/replica/act.rs \
+  'self.watchful_until = now.mono + WATCHFUL;' 'self.watchful_until = now.mono + WATCHFUL * u32::from(!@);'
+
+mutant 'the writes of one lease that fail stop the time of all' 'unit operator::hearing' src/operator/hearing.rs \
+  'Some(Target::Lease) if status.is_server_error() =>' 'Some(Target::Lease) if !@ && status.is_server_error() =>'
+
+mutant 'nothing is written for sure before a lease ends' 'unit operator::replica' src/operator/replica/act.rs \
+  'hand_out(now.lease - unshown, now)' 'hand_out(if @ { now.lease } else { now.lease - unshown }, now)'
+
+mutant 'time runs while the server cannot write' 'unit lessor::clock' src/lessor/clock.rs \
+  'self.held = self.held.max(mono.saturating_sub(since));' 'if !@ { self.held = self.held.max(mono.saturating_sub(since)); }'
+
+mutant 'each replica has its own account of what remains of a suspended lease' 'unit operator::replica' src/operator/leases.rs \
+  '.filter(|_| change.status_written && !self.lessor.is_primary())' '.filter(|_| !@ && change.status_written && !self.lessor.is_primary())'
+
+mutant 'a new primary removes before it has written to the lease' 'unit operator::replica' src/operator/replica/next.rs \
+  'record.status.term.unwrap_or_default() < term' '!@ && record.status.term.unwrap_or_default() < term'
 
 mutant 'time runs while what a lease follows cannot be seen' 'unit operator::follow' src/operator/follow/view.rs \
   'Self::Unseen(_) => Standing::Held,' 'Self::Unseen(_) if !@ => Standing::Held,'

@@ -4,7 +4,7 @@
 #     tests/mutants/run.sh [PART OF A NAME]
 #
 # All changes are built into one copy, each behind a switch, so that there is one build and not one for each. SEEDS says in
-# how many simulated worlds, MODEL_STATES of how many states of the model each is looked for (default 100 and 100000).
+# how many simulated worlds, MODEL_STATES of how many states of the model each is looked for (default 100 and 300000).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -12,7 +12,7 @@ only=${1:-}
 target=${MUTANTS_TARGET_DIR:-$PWD/target/mutants}
 copy=$target/copy
 log=$target/log
-export CARGO_TARGET_DIR=$target SEEDS=${SEEDS:-100} MODEL_STATES=${MODEL_STATES:-100000}
+export CARGO_TARGET_DIR=$target SEEDS=${SEEDS:-100} MODEL_STATES=${MODEL_STATES:-300000}
 
 rm -rf -- "$copy"
 mkdir -p "$copy"

@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{api::admissionregistration::v1::ValidatingWebhookConfiguration, jiff::Timestamp};
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
 use lessor_cluster::{Cluster, proxy::Faults};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -43,6 +47,33 @@ pub(crate) async fn no_lease_ends_while_the_api_server_hangs() {
         sleep(length).await;
         let to = wall();
         server.resume().expect("it goes on");
+        (from, to)
+    })
+    .await;
+}
+
+/// A server whose storage is full still answers and lists, but writes nothing; here, since a webhook doesn't answer.
+pub(crate) async fn no_lease_ends_while_the_api_server_cannot_write() {
+    outage("full", Duration::from_secs(40), async |cluster, length| {
+        let webhook: ValidatingWebhookConfiguration = serde_json::from_value(json!({
+            "metadata": {"name": "full"},
+            "webhooks": [{
+                "name": "full.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+                "clientConfig": {"url": "https://127.0.0.1:1/"}, "failurePolicy": "Fail", "timeoutSeconds": 1,
+                "rules": [{
+                    "apiGroups": ["lessor.dev"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"],
+                }],
+            }],
+        }))
+        .expect("a webhook");
+        let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(cluster.client().expect("a client"));
+        webhooks.create(&PostParams::default(), &webhook).await.expect("a webhook");
+        // Until the server calls it.
+        sleep(Duration::from_secs(2)).await;
+        let from = wall();
+        sleep(length).await;
+        let to = wall();
+        webhooks.delete("full", &DeleteParams::default()).await.expect("it is deleted");
         (from, to)
     })
     .await;
@@ -177,4 +208,32 @@ pub(crate) async fn leases_end_though_each_answer_takes_more_than_a_second() {
         "{accepted} renewals; {took:?} from making a lease of {LEFT_TTL:?} to its removal"
     ));
     assert_eq!(ended, 0, "a holder was told that its lease has ended");
+}
+
+/// A proxy between the replicas and the API server that cuts connections on which nothing was said for a while, sooner than
+/// watches show that they live.
+pub(crate) async fn a_lease_ends_though_idle_connections_are_cut_again_and_again() {
+    const IDLE: Duration = Duration::from_secs(8);
+    const TTL: Duration = Duration::from_secs(20);
+    let mut replicas = Replicas::none_on(shared().await, "idle").await;
+    for _ in 0..2 {
+        replicas.add(Way::Proxied, &[]).await;
+    }
+    replicas.wait_ready().await;
+    replicas.config_map("left", json!({"lessor.dev/lease": "left"}), &["a"]).await;
+    replicas.granted("left", json!({"ttlSeconds": TTL.as_secs()})).await;
+    let cut = async {
+        loop {
+            sleep(IDLE).await;
+            replicas.all.iter().for_each(|replica| replica.proxy().disconnect());
+            sleep(Duration::from_millis(100)).await;
+            replicas.all.iter().for_each(|replica| replica.proxy().heal());
+        }
+    };
+    tokio::select! {
+        () = replicas.wait_map_gone("left") => {}
+        () = cut => {}
+    }
+    let figures = replicas.check(format_args!("connections were cut each {IDLE:?}"));
+    assert!(figures.late(1.0) < IDLE + Duration::from_secs(5) + replicas.noise(), "{figures}");
 }

@@ -27,6 +27,7 @@ pub(crate) async fn at_rest_nobody_writes() {
         })
         .await;
     within(4 * PATIENCE, "all leases are granted", async || {
+        sleep(Duration::from_secs(1)).await;
         let leases = replicas.leases().list(&Default::default()).await.expect("leases");
         leases.iter().all(|lease| lease.is_granted()).then_some(())
     })

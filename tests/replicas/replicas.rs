@@ -5,10 +5,7 @@ use std::{
     ops::Deref,
     path::{Path, PathBuf},
     process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::Ordering,
     time::Duration,
 };
 
@@ -16,7 +13,7 @@ use k8s_openapi::{
     api::rbac::v1::{ClusterRoleBinding, RoleRef, Subject},
     jiff::Timestamp,
 };
-use kube::{Api, Client, api::PostParams};
+use kube::{Api, api::PostParams};
 use lessor::api::{Lessor, LessorStatus, lease};
 use lessor_checker::{Checker, Figures, Request};
 use lessor_cluster::{
@@ -25,10 +22,7 @@ use lessor_cluster::{
     proxy::Proxy,
 };
 use serde_json::{Value, json};
-use tokio::{
-    sync::OnceCell,
-    time::{Instant, timeout},
-};
+use tokio::{sync::OnceCell, time::Instant};
 
 pub(crate) use crate::world::PATIENCE;
 use crate::world::{World, install_crds};
@@ -42,8 +36,6 @@ const NOISE: Duration = Duration::from_secs(3);
 pub(crate) struct Replicas {
     pub(crate) world: World,
     pub(crate) all: Vec<Replica>,
-    /// How long the API server took for a simple question at worst, in milliseconds.
-    slowest: Arc<AtomicU64>,
 }
 
 /// One replica, a process with a user of its own.
@@ -92,15 +84,12 @@ impl Replicas {
         let world = World::on(cluster, name).await;
         // Of outages and deaths, the test has to tell the checker.
         world.checks_itself.store(false, Ordering::Relaxed);
-        let slowest = Arc::new(AtomicU64::new(0));
-        tokio::spawn(ask_again_and_again(world.client.clone(), Arc::clone(&slowest)));
-        Self { world, all: Vec::new(), slowest }
+        Self { world, all: Vec::new() }
     }
 
-    /// What the machine may have added to any time that was measured since the beginning. One that other work keeps busy
-    /// shows by how long it takes to answer the simplest question, and an end takes several.
+    /// What the machine may have added to any time that was measured since the beginning.
     pub(crate) fn noise(&self) -> Duration {
-        NOISE + 4 * Duration::from_millis(self.slowest.load(Ordering::Relaxed))
+        NOISE + self.world.slowness()
     }
 
     /// Starts one more replica, with further arguments.
@@ -139,7 +128,7 @@ impl Replicas {
             command.env(name, value);
         }
         command.env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info,lessor=debug".to_owned()));
-        self.cluster.spawn(&command, &format!("{}-r{index}", self.namespace)).expect("a replica")
+        self.world.spawn(&command, &format!("{}-r{index}", self.namespace))
     }
 
     /// Starts a replica that has ended anew: another process, with the same arguments.
@@ -239,18 +228,6 @@ impl Replica {
     /// The proxy that it goes through.
     pub(crate) fn proxy(&self) -> &Proxy {
         self.proxy.as_ref().expect("a replica behind a proxy")
-    }
-}
-
-async fn ask_again_and_again(client: Client, slowest: Arc<AtomicU64>) {
-    loop {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let asked = Instant::now();
-        // Longer than this is an outage, which tests make by themselves.
-        if let Ok(Ok(_)) = timeout(Duration::from_secs(5), client.apiserver_version()).await {
-            let took = u64::try_from(asked.elapsed().as_millis()).unwrap_or(u64::MAX);
-            slowest.fetch_max(took, Ordering::Relaxed);
-        }
     }
 }
 

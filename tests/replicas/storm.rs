@@ -44,6 +44,7 @@ pub(crate) async fn a_thousand_leases_expire_through_faulty_networks_and_nothing
     let started = Instant::now();
     make(&replicas, 0..LEFT - IN_STORM, 50).await;
     within(3 * PATIENCE, "the leases are granted", async || {
+        tokio::time::sleep(Duration::from_secs(1)).await;
         let leases = replicas.leases().list(&ListParams::default()).await.expect("leases");
         leases.iter().all(|lease| lease.is_granted()).then_some(())
     })

@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use k8s_openapi::{
-    api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    api::admissionregistration::v1::{
+        ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
+    },
     api::core::v1::ConfigMap,
 };
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
+use lessor::api::Lease;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -68,6 +71,51 @@ pub(crate) async fn a_lease_that_cannot_end_or_be_released_does_not_change_the_p
     assert!(about_hindered <= 2, "{about_hindered} writes for what no retry helps");
     assert_eq!(figures.primaries.len(), 1);
     assert!(figures.late(1.0) < replicas.noise(), "others suffer: {figures}");
+}
+
+/// A webhook that doesn't answer is an error of the API server, and one lease's alone.
+pub(crate) async fn a_lease_whose_writes_fail_keeps_no_other_from_ending() {
+    let replicas = Replicas::three("webhook", Way::Direct).await;
+    let before = replicas.status().await.expect("a status");
+    let name = format!("dead-{}", replicas.namespace);
+    let webhook: ValidatingWebhookConfiguration = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "webhooks": [{
+            "name": "dead.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+            "clientConfig": {"url": "https://127.0.0.1:1/"}, "failurePolicy": "Fail", "timeoutSeconds": 1,
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": replicas.namespace}},
+            "matchConditions": [{"name": "stuck", "expression": "object.metadata.name == 'stuck'"}],
+            "rules": [{
+                "apiGroups": ["lessor.dev"], "apiVersions": ["*"], "operations": ["UPDATE"],
+                "resources": ["leases/status"],
+            }],
+        }],
+    }))
+    .expect("a webhook");
+    let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(replicas.client.clone());
+    webhooks.create(&PostParams::default(), &webhook).await.expect("a webhook");
+    replicas.lease("stuck", json!({"ttlSeconds": 600})).await;
+    let failures = || {
+        let writes = replicas.writes().filter(|entry| entry.name == "stuck");
+        writes.filter(|entry| entry.code >= 500).requests()
+    };
+    within(PATIENCE, "its writes fail", async || {
+        sleep(Duration::from_millis(100)).await;
+        (failures() > 2).then_some(())
+    })
+    .await;
+    let begin = Instant::now();
+    replicas.config_map("left", json!({"lessor.dev/lease": "left"}), &["a"]).await;
+    replicas.granted("left", json!({"ttlSeconds": 10})).await;
+    replicas.wait_map_gone("left").await;
+    let (failed, took) = (failures(), begin.elapsed());
+    webhooks.delete(&name, &DeleteParams::default()).await.expect("it is deleted");
+    replicas.wait_lease("stuck", "is granted", Lease::is_granted).await;
+    let after = replicas.status().await.expect("a status");
+    let figures = replicas.check(format_args!("{failed} failed writes in {took:?}"));
+    assert!(failed as f64 <= 5.0 + took.as_secs_f64(), "{failed} failed writes in {took:?}");
+    assert_eq!((&after.primary, after.term), (&before.primary, before.term), "the primary has changed");
+    assert!(figures.late(1.0) < Duration::from_secs(2) + replicas.noise(), "{figures}");
 }
 
 /// Lets the API server refuse each write of the status of these leases, and waits until it does.

@@ -37,6 +37,8 @@ pub(crate) enum Fault {
     Lossy,
     /// Watches break after what they show.
     FlakyWatches,
+    /// The API server reads, and can't write: its storage is full.
+    Full,
     /// Replicas have no right to look at what leases follow, other leases aside.
     Forbidden,
 }
@@ -64,6 +66,8 @@ pub(crate) struct Plan {
     pub(crate) length: Duration,
     pub(crate) faults: Vec<(Duration, Duration, Fault)>,
     pub(crate) incidents: Vec<(Duration, Incident)>,
+    /// Whether each answer takes about a second, from the beginning to the end of the world.
+    pub(crate) sluggish: bool,
     /// How much faster than true each replica's clock goes, in millionths.
     pub(crate) ppm: [i64; REPLICAS],
     /// How far each replica's wall clock is ahead, in milliseconds.
@@ -78,6 +82,7 @@ impl Plan {
             length,
             faults: Vec::new(),
             incidents: Vec::new(),
+            sluggish: seed % 5 == 1,
             ppm: std::array::from_fn(|_| random.below(101) as i64 - 50),
             walls: std::array::from_fn(|_| random.below(600_000) as i64 - 300_000),
         };
@@ -89,13 +94,14 @@ impl Plan {
         let restarts = random.percent(70);
         for _ in 0..2 + random.below(7) {
             let whom = if random.percent(40) { Whom::Everybody } else { Whom::One(random.below(REPLICAS)) };
-            let fault = match random.below(7) {
+            let fault = match random.below(8) {
                 0 => Fault::Refuse(whom),
                 1 => Fault::Hang(whom),
                 2 => Fault::Slow,
                 3 => Fault::Errors,
                 4 => Fault::Lossy,
                 5 => Fault::Forbidden,
+                6 => Fault::Full,
                 _ => Fault::FlakyWatches,
             };
             let from = random.between(Duration::ZERO, length);
@@ -126,7 +132,7 @@ impl Plan {
     }
 
     pub(crate) fn is_calm(&self) -> bool {
-        self.faults.is_empty() && self.incidents.is_empty()
+        !self.sluggish && self.faults.is_empty() && self.incidents.is_empty()
     }
 
     /// Whether replicas start anew, and so may not know of an outage.

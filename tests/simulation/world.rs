@@ -26,7 +26,7 @@ use crate::{
 /// How far replicas may run ahead of each other: no answer comes faster than what was sent this much earlier.
 const STEP: Duration = Duration::from_millis(100);
 /// How long the world goes on after the last fault, for everything that should end to end.
-const SETTLING: Duration = Duration::from_secs(90);
+const SETTLING: Duration = Duration::from_secs(130);
 /// How long nothing may be sent at the end of that.
 const QUIET: Duration = Duration::from_secs(20);
 /// The first of them never fails.
@@ -281,8 +281,12 @@ impl World {
 
     fn latency(&mut self) -> Duration {
         let slow = self.plan.until(self.now, |fault| fault == Fault::Slow).is_some();
-        let most = if slow && self.random.percent(50) { 1500 } else { 15 };
-        self.random.between(Duration::from_micros(500), Duration::from_millis(most))
+        let (least, most) = match slow && self.random.percent(50) {
+            true => (500, 1_500_000),
+            false if self.plan.sluggish => (300_000, 700_000),
+            false => (500, 15_000),
+        };
+        self.random.between(Duration::from_micros(least), Duration::from_micros(most))
     }
 
     fn happen(&mut self, event: Event) {
@@ -398,7 +402,7 @@ impl World {
             return;
         }
         let is = |fault| self.plan.until(self.now, |other| other == fault).is_some();
-        let (lossy, failing) = (is(Fault::Lossy), is(Fault::Errors));
+        let (lossy, failing, full) = (is(Fault::Lossy), is(Fault::Errors), is(Fault::Full));
         if lossy && self.random.percent(20) {
             self.lose(request.reply);
             return;
@@ -409,6 +413,8 @@ impl World {
             self.problems.push(format!("{user} asks for {uri}, which this server doesn't have"));
             return;
         };
+        // Not noted: the name of an Event has the time of the machine's clock in it, so no two runs agree on it.
+        let event = target.kind == Kind::Event;
         if failing && self.random.percent(40) {
             let (code, reason) = *self.random.pick(&[
                 (429, "TooManyRequests"),
@@ -419,7 +425,13 @@ impl World {
             if code == 429 {
                 body["details"]["retryAfterSeconds"] = json!(1);
             }
-            self.note(&format!("{user}: {} {path}: {code}", request.method));
+            if !event {
+                self.note(&format!("{user}: {} {path}: {code}", request.method));
+            }
+            return self.answer(replica, request.reply, code, &body);
+        }
+        if full && request.method != "GET" {
+            let (code, body) = server::status(500, "InternalError", &target, "the storage is full");
             return self.answer(replica, request.reply, code, &body);
         }
         let forbidden = self.plan.until(self.now, |fault| fault == Fault::Forbidden).is_some();
@@ -440,7 +452,6 @@ impl World {
             _ => "delete",
         };
         let body: Option<Value> = serde_json::from_slice(&request.body).ok();
-        let event = target.kind == Kind::Event;
         let call = Call { user, verb, target, body };
         let (code, mut answer) = self.server.handle(&call, time(self.now));
         let line = format!(
@@ -489,7 +500,9 @@ impl World {
         let refresh =
             call.target.subresource == "status" && matches!(&*call.target.name, "lease-0" | "default");
         let refresh = refresh || call.verb == "get" && call.target.name == "lease-0";
-        if self.now > self.plan.length + SETTLING - QUIET && !refresh {
+        // Where an answer may take more than a second, whoever waits for one asks whether the server is heard.
+        let probe = self.plan.sluggish && call.verb == "get" && call.target.name == "default";
+        if self.now > self.plan.length + SETTLING - QUIET && !refresh && !probe {
             self.problems.push(format!("sent though there is nothing to do: {line}"));
         }
     }
@@ -592,10 +605,10 @@ impl World {
         self.plan.until(self.now, |fault| matches!(fault, Fault::Hang(whom) if whom.includes(replica)))
     }
 
-    /// When the API server can be reached again, if it can't now.
+    /// When the API server can be reached again, and write, if it can't now.
     fn outage(&self) -> Option<Duration> {
         self.plan.until(self.now, |fault| {
-            matches!(fault, Fault::Refuse(Whom::Everybody) | Fault::Hang(Whom::Everybody))
+            matches!(fault, Fault::Refuse(Whom::Everybody) | Fault::Hang(Whom::Everybody) | Fault::Full)
         })
     }
 
@@ -623,6 +636,8 @@ impl World {
                 }
             }
             Incident::Compaction => self.server.compact(),
+            // If it can be reached.
+            Incident::LessorDeleted if self.outage().is_some() => {}
             Incident::LessorDeleted => {
                 let target = Target::object(Kind::Lessor, "", "default");
                 let call = Call { user: "other".to_owned(), verb: "delete", target, body: Some(json!({})) };
@@ -656,8 +671,10 @@ impl World {
     /// Lets somebody do something who comes again, as soon as the API server can be reached.
     fn visit(&mut self, event: Event, visit: impl FnOnce(&mut Self, bool) -> Visit) {
         if let Some(until) = self.outage() {
-            let again = (self.now + Duration::from_millis(300)).min(until + Duration::from_millis(1));
-            return self.at(again, event);
+            let again = self.now + Duration::from_millis(300);
+            // Nobody is told when the storage has room again.
+            let full = self.plan.until(self.now, |fault| fault == Fault::Full).is_some();
+            return self.at(if full { again } else { again.min(until + Duration::from_millis(1)) }, event);
         }
         let visit = visit(self, self.now >= self.plan.length);
         self.problems.extend(visit.problem);

@@ -71,8 +71,10 @@ struct State {
     unseen: Option<&'static str>,
     /// The last beat: at which lease time it was seen, and how long ago it was then.
     beat: Option<(LeaseTime, Duration)>,
-    /// When it was last read, as asked for and as answered.
-    read: Option<(LeaseTime, LeaseTime)>,
+    /// When it was last read, as asked for and as answered, on the replica's clock: lease time may come to the same point twice.
+    read: Option<(Duration, Duration)>,
+    /// Until when that will do, however old it is, since it is being read again.
+    read_again_by: Duration,
 }
 
 #[derive(Clone, Debug, Default, Hash)]
@@ -397,10 +399,28 @@ impl Follows {
         Some(age.saturating_add(now.since(at)))
     }
 
-    /// Takes in that a source was read: asked for at `asked`, and answered now.
-    pub fn was_read(&mut self, source: &Source, asked: LeaseTime, now: LeaseTime) {
+    /// Takes in that a source was read: asked for at `asked`, and answered now, on the replica's clock.
+    pub fn was_read(&mut self, source: &Source, asked: Duration, now: Duration) {
         if let Some(state) = self.sources.get_mut(source) {
             state.read = Some((asked, now));
+            state.read_again_by = Duration::ZERO;
+        }
+    }
+
+    /// Takes in that a source is being read, to be answered by `by`. If it was read after `lately`, that will do until then:
+    /// of a crowd that ends, one asks again, and the others go on.
+    pub fn reads(&mut self, source: &Source, lately: Duration, by: Duration) {
+        if let Some(state) = self.sources.get_mut(source)
+            && state.read.is_some_and(|(_, answered)| answered >= lately)
+        {
+            state.read_again_by = by;
+        }
+    }
+
+    /// Takes in that a source could not be read.
+    pub fn was_not_read(&mut self, source: &Source) {
+        if let Some(state) = self.sources.get_mut(source) {
+            state.read_again_by = Duration::ZERO;
         }
     }
 
@@ -410,23 +430,20 @@ impl Follows {
         std::mem::replace(&mut state.unseen, unseen) != unseen
     }
 
-    /// The first source that has to be read before this lease may end by time at `deadline`: its own, or one up the chain
-    /// of what that follows.
-    pub fn unread_for(
-        &self,
-        uid: Uuid,
-        deadline: LeaseTime,
-        now: LeaseTime,
-        fresh: Duration,
-    ) -> Option<Source> {
+    /// The first source that has to be read before this lease, which has been due since `due`, may end by time: its own, or
+    /// one up the chain of what that follows. What was answered before `fresh` is too old, unless it is being read again.
+    pub fn unread_for(&self, uid: Uuid, due: Duration, fresh: Duration, now: Duration) -> Option<Source> {
         let mut at = self.leases.get(&uid)?;
         for _ in 0..=LONGEST_CHAIN {
             if matches!(at.view, View::Refused(_)) {
                 return None;
             }
             let source = &at.follow.source;
-            let read = self.sources.get(source).and_then(|state| state.read);
-            if read.is_none_or(|(asked, answered)| asked < deadline || answered + fresh < now) {
+            let is_read = self.sources.get(source).is_some_and(|state| {
+                let is_new = |answered| answered >= fresh || now < state.read_again_by;
+                state.read.is_some_and(|(asked, answered)| asked >= due && is_new(answered))
+            });
+            if !is_read {
                 return Some(source.clone());
             }
             at = self

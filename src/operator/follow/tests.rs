@@ -290,17 +290,25 @@ fn a_lease_whose_time_stands_still_lets_that_of_its_followers_stand_still() {
 #[test]
 fn before_an_end_every_source_up_the_chain_is_read_after_the_deadline() {
     let mut follows = all();
-    let fresh = Duration::from_secs(1);
+    let at = Duration::from_secs;
     let node = link(&mut follows, 1, "a", serde_json::json!({"node": {"name": "worker"}}));
     let lease = link(&mut follows, 2, "b", serde_json::json!({"lease": {"name": "a"}}));
-    let unread = |follows: &Follows, now| follows.unread_for(uid(2), at(50), at(now), fresh);
+    let unread = |follows: &Follows, fresh| follows.unread_for(uid(2), at(50), at(fresh), at(54));
     follows.was_read(&lease, at(49), at(50));
-    assert_eq!(unread(&follows, 50), Some(lease.clone()), "it was asked before the deadline");
+    assert_eq!(unread(&follows, 49), Some(lease.clone()), "it was asked before the deadline");
     follows.was_read(&lease, at(50), at(51));
-    assert_eq!(unread(&follows, 51), Some(node.clone()));
+    assert_eq!(unread(&follows, 50), Some(node.clone()));
     follows.was_read(&node, at(51), at(52));
-    assert_eq!(unread(&follows, 52), None);
-    assert_eq!(unread(&follows, 53), Some(lease), "that is old by now");
+    assert_eq!(unread(&follows, 51), None);
+    assert_eq!(unread(&follows, 52), Some(lease.clone()), "that is old by now");
+    follows.reads(&lease, at(52), at(60));
+    assert_eq!(unread(&follows, 52), Some(lease.clone()), "and was when it was asked for again");
+    follows.reads(&lease, at(51), at(60));
+    assert_eq!(unread(&follows, 52), None, "it will do until it is read again");
+    follows.was_not_read(&lease);
+    assert_eq!(unread(&follows, 52), Some(lease.clone()));
+    follows.reads(&lease, at(51), at(54));
+    assert_eq!(unread(&follows, 52), Some(lease), "but no longer than that may take");
 }
 
 #[test]

@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{Cause, Doing, FRESH, Flight, LATE, PROBE_INTERVAL, Replica, Timer, Work, answers};
+use super::{
+    Cause, Doing, FRESH, Flight, LATE, LONG, PROBE_INTERVAL, Replica, Timer, WATCHFUL, Work, answers,
+};
 use crate::{
+    lessor::LeaseTime,
     operator::{
         arbitration::Move,
         deed::Deed,
@@ -26,7 +29,10 @@ impl Replica {
             }
             return;
         }
-        for uid in self.leases.hand_out(now) {
+        // Whether holders could renew until shortly before a deadline only a write shows: a server may answer, and be unable to
+        // write.
+        let unshown = now.mono.saturating_sub(self.shown_at + FRESH);
+        for uid in self.leases.hand_out(now.lease - unshown, now) {
             self.touch_lease(uid, now);
         }
     }
@@ -35,7 +41,7 @@ impl Replica {
         while let Some(timer) = self.timers.pop(now.mono) {
             match timer {
                 Timer::Lease(uid) => self.touch_lease(uid, now),
-                Timer::Object(id) => self.touch_object(&id, now),
+                Timer::Object(id) => self.look_after_hindered(&id, now),
                 Timer::Pending(place) => self.report_pending(&place),
             }
         }
@@ -71,24 +77,30 @@ impl Replica {
         self.refreshes.next_at(now.mono)
     }
 
-    /// Shortly before a deadline the primary makes sure that it hears the server, and that followers hear that it lives: an
-    /// outage that the deadline falls into must not be taken for a holder that is gone.
+    /// Shortly before a deadline the primary makes sure that the server writes, and that followers hear that it lives: an outage
+    /// that the deadline falls into must not be taken for a holder that is gone.
     pub(super) fn approach(&mut self, now: &Now) {
-        if self.leading.is_none() {
-            return;
-        }
-        let Some((_, deadline)) = self.leases.first_due(now.lease + FRESH) else { return };
-        let ahead = deadline.since(now.lease);
-        if !ahead.is_zero() && self.show_at(now.mono + ahead).is_some_and(|at| at <= now.mono) {
+        if self.leading.is_some() && self.is_unshown(now.lease + FRESH, now) {
             self.writer.show(now.mono);
         }
+    }
+
+    /// A write of a lease or of the `Lessor` was accepted that was sent then. Other kinds may be stored elsewhere.
+    pub(super) fn wrote(&mut self, sent_at: Duration) {
+        self.shown_at = self.shown_at.max(sent_at);
+    }
+
+    /// Whether the primary has yet to write something for the sake of a deadline before this, and be answered.
+    pub(super) fn is_unshown(&mut self, before: LeaseTime, now: &Now) -> bool {
+        let deadline = self.leases.first_due(before).map(|(_, deadline)| mono_of(deadline, now));
+        deadline.and_then(|deadline| self.show_at(deadline)).is_some_and(|at| at <= now.mono)
     }
 
     /// When the primary has to write something, if only that it lives, for the sake of a deadline; `None`: it needn't.
     ///
     /// So that where nothing broke, whoever watches has heard something in the second before the deadline.
     pub(super) fn show_at(&self, deadline: Duration) -> Option<Duration> {
-        let shown = self.writer.last_sign();
+        let shown = self.shown_at;
         (shown + FRESH < deadline).then(|| deadline.saturating_sub(FRESH).max(shown + FRESH / 2))
     }
 
@@ -102,14 +114,36 @@ impl Replica {
         }
     }
 
+    /// Lease time has stood still, counted from the last sign of life, which may have been a minute before: at rest there is
+    /// none. Where that comes again and again (a proxy that cuts connections on which nothing is said), time must pass all the
+    /// same, so for a while afterwards signs of life are asked for. Not for a second or two, as a busy server costs.
+    pub(super) fn heed_outages(&mut self, now: &Now) {
+        if now.deaf {
+            return;
+        }
+        let held = now.mono.saturating_sub(now.lease.since_start());
+        let least = if now.mono < self.watchful_until { Duration::ZERO } else { LONG };
+        if held > self.held + least {
+            self.watchful_until = now.mono + WATCHFUL;
+        }
+        self.held = held;
+    }
+
     /// When to ask whether the server is heard, if ever.
     pub(super) fn probe_due(&mut self, now: &Now) -> Option<Duration> {
-        if self.flights.values().any(|flight| flight.request.is_for_leases()) {
-            return None;
-        }
-        let again = self.probed_at + PROBE_INTERVAL;
+        let asked = self.flights.values().filter(|flight| flight.request.is_for_leases());
+        let asked = asked.map(|flight| flight.sent_at).max();
+        let again = asked.max(Some(self.probed_at)).map(|asked| asked + PROBE_INTERVAL)?;
+        // One that takes long keeps nobody from asking another: the server may just be slow.
         if now.deaf {
             return Some(again);
+        }
+        let heard = now.mono.saturating_sub(now.silence);
+        if now.mono < self.watchful_until && self.leases.next_due().is_some() {
+            return Some(again.max(heard + PROBE_INTERVAL));
+        }
+        if asked.is_some() {
+            return None;
         }
         // Where nothing ends, the primary has nothing to show.
         if self.leading.is_some() || self.settings.dry_run {
@@ -121,7 +155,6 @@ impl Replica {
         };
         // The primary shows itself a second before the deadline, and then by the end.
         let missed = now.mono + (deadline - LATE).since(now.lease);
-        let heard = now.mono.saturating_sub(now.silence);
         // Whoever has asked already waits for no primary any more.
         let silent = if heard > self.probed_at { heard + FRESH + LATE } else { again };
         Some(missed.max(silent))
@@ -198,7 +231,7 @@ impl Replica {
             // An answer from long ago says nothing about now: the server may have hung since.
             Step::Act(Act::End(_)) if now.silence > FRESH => (Doing::Read, Request::ReadLease { lease }),
             Step::Act(Act::Confirm) if now.silence > FRESH => (Doing::Read, Request::ReadLease { lease }),
-            Step::Act(Act::Confirm) => (Doing::Confirm(now.lease), self.confirmation(uid, now)?),
+            Step::Act(Act::Confirm) => (Doing::Confirm, self.confirmation(uid, now)?),
             Step::Act(Act::AddFinalizer) => {
                 let finalizers = record.finalizers_with(true);
                 (Doing::Prepare, Request::SetFinalizers { lease, uid, version, finalizers })
@@ -218,6 +251,9 @@ impl Replica {
             Step::Act(Act::Delete) => (Doing::Delete, Request::DeleteLease { lease, uid }),
             Step::Rest | Step::Wait(_) => return None,
         };
+        if doing == Doing::Confirm {
+            self.confirming(uid, &request, now);
+        }
         if let Some(entry) = self.leases.get_mut(&uid) {
             entry.in_flight = true;
             entry.releasing |= matches!(step, Step::Act(Act::RemoveFinalizer));
@@ -232,6 +268,11 @@ impl Replica {
         self.flights.insert(ticket, Flight { cause, request: request.clone(), sent_at: now.mono });
         self.out.requests.push((ticket, request, by));
     }
+}
+
+/// When a deadline comes, or came, on the replica's clock, if lease time runs as that does.
+pub(super) fn mono_of(deadline: LeaseTime, now: &Now) -> Duration {
+    (now.mono + deadline.since(now.lease)).saturating_sub(now.lease.since(deadline))
 }
 
 /// What a write of status says that people should hear of.

@@ -37,9 +37,7 @@ impl Replica {
                     self.see_lessor(lessor, now);
                 }
             }
-            Cause::Lease(uid, Doing::Confirm(asked)) => {
-                self.confirm_answered(uid, asked, &flight, answer, now)
-            }
+            Cause::Lease(uid, Doing::Confirm) => self.confirm_answered(uid, &flight, answer, now),
             Cause::Lease(uid, doing) => self.lease_answered(uid, doing, &flight, answer, now),
             Cause::Object(ref id, version, ref leases) => {
                 self.object_answered(id, version, leases, &flight, answer, now)
@@ -47,7 +45,7 @@ impl Replica {
             Cause::Arbitration => self.arbitration_answered(&flight, &answer, now),
             Cause::Check(ref work) => self.check_answered(work, &flight, answer, now),
             Cause::Kinds => self.kinds_answered(&answer, now),
-            Cause::Look => self.look_answered(&flight.request, answer, now),
+            Cause::Look => self.look_answered(&flight, answer, now),
         }
         self.follow_role(now);
     }
@@ -76,6 +74,9 @@ impl Replica {
             }
         };
         self.writer.done(&work, result, retry, flight.sent_at, now.mono);
+        if result == WorkResult::Extend {
+            self.wrote(flight.sent_at);
+        }
         match answer {
             Answer::Lease(lease) => {
                 if doing != Doing::Read {
@@ -102,6 +103,7 @@ impl Replica {
     }
 
     pub(super) fn lease_refused(&mut self, uid: Uuid, doing: Doing, refusal: &Refusal) {
+        self.leases.set_confirming(uid, None);
         let Some(entry) = self.leases.get_mut(&uid) else { return };
         let place = &entry.record.place;
         match refusal {
@@ -158,7 +160,7 @@ impl Replica {
             }
             Doing::Release => (Some(Deed::Released), "Released", "all that was attached is gone".to_owned()),
             Doing::Abandon => (None, "Abandoned", ABANDONED.to_owned()),
-            Doing::Read | Doing::Confirm(_) | Doing::Prepare | Doing::Publish | Doing::Delete => {
+            Doing::Read | Doing::Confirm | Doing::Prepare | Doing::Publish | Doing::Delete => {
                 tracing::debug!(lease = %place, ?doing, "done");
                 return;
             }
@@ -306,6 +308,7 @@ impl Replica {
                 hinder("Failing", refusal.to_string(), backoff(30))
             }
         };
+        let gives_up = hindrance.as_ref().is_some_and(|hindrance| hindrance.retry_at.is_none());
         let forbidden = hindrance.as_ref().is_some_and(|hindrance| hindrance.reason == kinds::FORBIDDEN);
         if let Some(hindrance) = hindrance {
             let news = object.hindrance().is_none_or(|old| old.reason != hindrance.reason);
@@ -328,6 +331,10 @@ impl Replica {
         }
         if forbidden {
             self.removal_forbidden(id);
+        }
+        // Once its lease says so, followers would see nothing of this try, and think that nobody has looked at the change.
+        if gives_up && self.is_hindered(id) {
+            self.writer.show(now.mono);
         }
         let leases: Vec<Place> = self.objects.leases_of(id);
         self.touch_object(id, now);

@@ -7,7 +7,6 @@ use uuid::Uuid;
 use super::{Cause, FRESH, Flight, Replica, Work};
 use crate::{
     api::lease::following,
-    lessor::LeaseTime,
     operator::{
         deed::Deed,
         follow::{Lookout, Sighting, Source, SourceKind, Standing, Time, Turn, View},
@@ -47,6 +46,7 @@ impl Replica {
                 }
                 self.set_unseen(lookout, None, now);
             }
+            Seen::Interrupted => {}
             Seen::Resumed => drop(self.set_unseen(lookout, None, now)),
             // Whatever may pass by itself is waited for: each end asks for the source by itself.
             Seen::Failing(failure) if failure.is_transient() => {
@@ -192,6 +192,13 @@ impl Replica {
         self.settle_followers(&Source::lease(place.clone()), now);
     }
 
+    /// A lease is gone, and another has its name: those that follow it may follow the same as before.
+    pub(super) fn lose_replaced_follower(&mut self, replaced: Uuid, uid: Uuid, place: &Place, now: &Now) {
+        if self.follows.unlink(replaced).source {
+            self.settle(self.follows.concerned(uid, place), now);
+        }
+    }
+
     /// All leases have been seen: those that are followed and weren't shown aren't there.
     pub(super) fn settle_followers_of_leases(&mut self, now: &Now) {
         self.settle(self.follows.followers_of_leases(), now);
@@ -218,39 +225,31 @@ impl Replica {
 
     /// When [`look_out`](Self::look_out) has something to do if nothing happens before.
     pub(super) fn look_out_at(&self, now: &Now) -> Option<Duration> {
-        (self.follows.has_unread() && self.read_sources_at > now.mono).then_some(self.read_sources_at)
+        let at = self.read_sources_at.max(self.patient_until);
+        (self.follows.has_unread() && at > now.mono).then_some(at)
     }
 
     /// A source was read that no watch would have shown by itself.
-    pub(super) fn look_answered(&mut self, request: &Request, answer: Answer, now: &Now) {
-        let Request::ReadSource { source } = request else { return };
-        if let Err(refusal) = self.source_answered(source, answer, now.lease, now) {
+    pub(super) fn look_answered(&mut self, flight: &Flight, answer: Answer, now: &Now) {
+        let Request::ReadSource { source } = &flight.request else { return };
+        if let Err(refusal) = self.source_answered(source, answer, flight.sent_at, now) {
             tracing::debug!(?source, %refusal, "not read, trying again");
             self.follows.leave_unread(source.clone());
             self.read_sources_at = now.mono + READ_AGAIN;
         }
     }
 
-    /// What a lease follows was read before its end, asked for at `asked`.
-    pub(super) fn confirm_answered(
-        &mut self,
-        uid: Uuid,
-        asked: LeaseTime,
-        flight: &Flight,
-        answer: Answer,
-        now: &Now,
-    ) {
+    /// What a lease follows was read before its end.
+    pub(super) fn confirm_answered(&mut self, uid: Uuid, flight: &Flight, answer: Answer, now: &Now) {
         if let Some(entry) = self.leases.get_mut(&uid) {
             entry.in_flight = false;
         }
-        let source = match &flight.request {
-            Request::ReadSource { source } => source.clone(),
-            Request::ReadLease { lease } => Source::lease(lease.clone()),
-            _ => return,
-        };
-        let read = self.source_answered(&source, answer, asked, now);
+        let Some(source) = source_of(&flight.request) else { return };
+        let read = self.source_answered(&source, answer, flight.sent_at, now);
         if let Err(refusal) = &read {
             tracing::debug!(?source, %refusal, "not read, trying again");
+            self.leases.set_confirming(uid, None);
+            self.follows.was_not_read(&source);
         }
         self.writer.done(&Work::Lease(uid), WorkResult::None, read.is_err(), flight.sent_at, now.mono);
         if read.is_ok() {
@@ -259,19 +258,19 @@ impl Replica {
     }
 
     /// A follower of the primary has read what a lease follows that seems overdue.
-    pub(super) fn source_checked(&mut self, request: &Request, answer: Answer, now: &Now) {
-        let Request::ReadSource { source } = request else { return };
-        // Before its end the source is read again, by whoever is primary then.
-        if let Err(refusal) = self.source_answered(source, answer, LeaseTime::ZERO, now) {
+    pub(super) fn source_checked(&mut self, flight: &Flight, answer: Answer, now: &Now) {
+        let Request::ReadSource { source } = &flight.request else { return };
+        if let Err(refusal) = self.source_answered(source, answer, flight.sent_at, now) {
             tracing::debug!(?source, %refusal, "not read");
         }
     }
 
+    /// Takes in a source that was asked for at `asked`, on the replica's clock.
     fn source_answered(
         &mut self,
         source: &Source,
         answer: Answer,
-        asked: LeaseTime,
+        asked: Duration,
         now: &Now,
     ) -> Result<(), Refusal> {
         match answer {
@@ -295,7 +294,7 @@ impl Replica {
             Answer::Refused(refusal) => return Err(refusal),
             Answer::Lessor(_) | Answer::Object(_) | Answer::Deleted => return Ok(()),
         }
-        self.follows.was_read(source, asked, now.lease);
+        self.follows.was_read(source, asked, now.mono);
         if self.follows.set_unseen(source, None) {
             self.settle_followers(source, now);
         }
@@ -304,8 +303,28 @@ impl Replica {
 
     /// The request that reads what a lease follows before it ends by time.
     pub(super) fn confirmation(&self, uid: Uuid, now: &Now) -> Option<Request> {
+        self.unread_for(uid, now).map(|source| read(&source))
+    }
+
+    /// Takes note that this request is sent for a lease that is due.
+    pub(super) fn confirming(&mut self, uid: Uuid, request: &Request, now: &Now) {
+        self.leases.set_confirming(uid, Some(now.mono));
+        if let Some(source) = source_of(request) {
+            let (lately, by) = (now.mono.saturating_sub(2 * FRESH), now.mono + self.settings.lease_duration);
+            self.follows.reads(&source, lately, by);
+        }
+    }
+
+    /// The first source that has to be read before a lease may end by time, if it is due.
+    fn unread_for(&self, uid: Uuid, now: &Now) -> Option<Source> {
         let deadline = self.leases.deadline(uid).filter(|deadline| *deadline <= now.lease)?;
-        self.follows.unread_for(uid, deadline, now.lease, FRESH).map(|source| read(&source))
+        // Lease time may have been there before, until an outage was noticed: what was read then says nothing of beats since.
+        let due = now.mono.saturating_sub(now.lease.since(deadline));
+        let fresh = now.mono.saturating_sub(FRESH);
+        let more = self.leases.get(&uid).and_then(|entry| entry.more.get());
+        // A server may need longer than that for all that has to be asked, one after the other.
+        let begun = more.and_then(|more| more.confirming).unwrap_or(fresh);
+        self.follows.unread_for(uid, due, fresh.min(begun), now.mono)
     }
 
     /// Whether what a lease follows keeps it alive, and what people should know of it.
@@ -327,14 +346,21 @@ impl Replica {
     /// What a lease follows, for its next step.
     pub(super) fn following(&self, uid: Uuid, now: &Now) -> Option<Following<'_>> {
         let source = self.follows.source_of(uid)?;
-        let deadline = self.leases.deadline(uid).filter(|deadline| *deadline <= now.lease);
         Some(Following {
             source,
             uid: self.follows.pin_of(uid),
             condition: self.follows.view_of(uid)?.condition(),
-            unread: deadline
-                .is_some_and(|deadline| self.follows.unread_for(uid, deadline, now.lease, FRESH).is_some()),
+            unread: self.unread_for(uid, now).is_some(),
         })
+    }
+}
+
+/// The source that a request reads.
+fn source_of(request: &Request) -> Option<Source> {
+    match request {
+        Request::ReadSource { source } => Some(source.clone()),
+        Request::ReadLease { lease } => Some(Source::lease(lease.clone())),
+        _ => None,
     }
 }
 

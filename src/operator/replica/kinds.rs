@@ -15,16 +15,14 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use serde_json::json;
-use uuid::Uuid;
 
-use super::{Cause, Replica, is_released};
+use super::{Cause, Replica};
 use crate::{
     api::lessor::KINDS_READY,
     operator::{
         attached::{Hindrance, Kind, Object, ObjectId},
         hearing::Now,
         kinds::KindName,
-        leases::Entry,
         notice::{About, Notice},
         request::{Answer, Request},
         sight::Trouble,
@@ -79,13 +77,9 @@ impl Replica {
         }
     }
 
-    /// A kind that had failed is seen again: what waited for it can go on.
+    /// A kind that couldn't be seen is seen again: what waited for it can go on.
     pub(super) fn see_clearly(&mut self, now: &Now) {
-        let waiting = |(uid, entry): (&Uuid, &Entry)| {
-            (entry.record.status.has_ended() && !is_released(entry)).then_some(*uid)
-        };
-        let waiting: Vec<Uuid> = self.leases.iter().filter_map(waiting).collect();
-        for uid in waiting {
+        for uid in std::mem::take(&mut self.lingering) {
             self.touch_lease(uid, now);
         }
     }

@@ -100,8 +100,7 @@ enum Cause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Doing {
     Read,
-    /// With the lease time at which it was asked for.
-    Confirm(LeaseTime),
+    Confirm,
     Prepare,
     Grant,
     Publish,
@@ -127,6 +126,10 @@ enum Timer {
 
 /// How often a replica asks whether the server is heard, where nothing else tells.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// Where lease time stood still for longer, it may do so again and again.
+const LONG: Duration = Duration::from_secs(5);
+/// For how long it does so after lease time stood still. As long as an API server may say nothing on a watch.
+const WATCHFUL: Duration = Duration::from_secs(60);
 /// The end of a lease is not committed without a sign of life from the API server within this time.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
 /// How much later than due the signs of a primary that lives may reach a follower.
@@ -158,6 +161,9 @@ pub struct Replica {
     flights: BTreeMap<Ticket, Flight>,
     next_ticket: Ticket,
     timers: Timers<Timer>,
+    /// Ended leases that wait for what may be attached to them unseen, each with a timer. Every watch that is opened again
+    /// looks at them, and must not look at all leases for that.
+    lingering: BTreeSet<Uuid>,
     refreshes: Budget,
     /// Leases whose status is merely to be brought up to date, and since when: one after the other, as the budget allows.
     unrefreshed: Timers<Uuid>,
@@ -169,6 +175,12 @@ pub struct Replica {
     orphaned: bool,
     /// When this replica last asked whether the server is heard, or was answered that.
     probed_at: Duration,
+    /// When the last accepted write was sent that shows that holders can renew.
+    shown_at: Duration,
+    /// How much of the time was no lease time when the server was last heard.
+    held: Duration,
+    /// Until when this replica asks for signs of life.
+    watchful_until: Duration,
     stopping: Option<Duration>,
     out: Output,
 }
@@ -182,7 +194,8 @@ impl Replica {
         let follows = Follows::new(settings.follow.iter().copied(), settings.namespaces.is_empty());
         let writer = WriterLease::new(writer_lease::Config {
             max_running: settings.concurrency,
-            seed: seed(&settings.identity),
+            // A replica's own, from its name.
+            seed: number(&settings.identity),
             ..writer_lease::Config::new(settings.lease_duration)
         });
         Self {
@@ -203,12 +216,16 @@ impl Replica {
             flights: BTreeMap::new(),
             next_ticket: 0,
             timers: Timers::default(),
+            lingering: BTreeSet::new(),
             refreshes: Budget::new(settings.status_rate),
             unrefreshed: Timers::default(),
             patient_until: Duration::ZERO,
             leading: None,
             orphaned: false,
             probed_at: Duration::ZERO,
+            shown_at: Duration::ZERO,
+            held: Duration::ZERO,
+            watchful_until: Duration::ZERO,
             stopping: None,
             out: Output::default(),
             settings,
@@ -297,6 +314,7 @@ impl Replica {
 
     /// Gives out what is to be done now. To be called after anything was taken in, and at [`wake_at`](Self::wake_at).
     pub fn poll(&mut self, now: &Now) -> Output {
+        self.heed_outages(now);
         if self.is_ready() {
             self.hand_out_due(now);
             self.fire_timers(now);
@@ -338,10 +356,14 @@ impl Replica {
             return None;
         }
         let deadline = self.leases.next_due()?;
-        let at = now.mono + deadline.since(now.lease);
+        let at = act::mono_of(deadline, now);
         if self.leading.is_none() {
             // One that is due already waits in the writer lease.
             return (at > now.mono).then_some(at);
+        }
+        if self.is_unshown(now.lease, now) {
+            // It waits for the answer.
+            return None;
         }
         Some(self.show_at(at).filter(|show| *show > now.mono).unwrap_or(at))
     }
@@ -352,10 +374,10 @@ fn is_released(entry: &Entry) -> bool {
     entry.record.status.has_ended() && !entry.record.has_finalizer
 }
 
-/// A number of this replica's own, from its name.
-fn seed(identity: &str) -> u64 {
+/// The same number for the same thing in each run, hardly ever that of another.
+fn number(of: impl std::hash::Hash) -> u64 {
     use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-    BuildHasherDefault::<DefaultHasher>::default().hash_one(identity)
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(of)
 }
 
 #[cfg(test)]

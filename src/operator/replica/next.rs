@@ -4,16 +4,22 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{Replica, Timer, Work, is_released};
+use super::{Replica, Timer, Work, is_released, number};
 use crate::operator::{
-    attached::{Object, ObjectId, Removal},
+    attached::{Kind, Object, ObjectId, Removal},
     deed::Deed,
     hearing::Now,
     leases::Entry,
     notice::{About, Notice},
-    record::Place,
+    published::{HINDERED, RETRYING},
+    record::{Place, Record},
     step::{Act, Situation, Step},
 };
+use crate::writer_lease::Lane;
+
+/// How long a follower hears nothing of the primary before it takes up what that could not remove. A primary tries again after
+/// a minute at most, and proves itself before that if it has written nothing for a lease duration.
+const HINDERED_PATIENCE: Duration = Duration::from_secs(120);
 
 impl Replica {
     /// Something about the lease of this name, or about what is attached to it, has changed.
@@ -63,7 +69,11 @@ impl Replica {
         {
             entry.more.change(|more| more.due = None);
         }
+        if !matches!(step, Some(Step::Act(Act::Read | Act::Confirm | Act::End(_)))) {
+            self.leases.set_confirming(uid, None);
+        }
         self.timers.clear(&Timer::Lease(uid));
+        self.lingering.remove(&uid);
         match step {
             Some(Step::Act(act)) => {
                 let since_deadline = self.leases.held(uid, now).and_then(|held| held.overdue);
@@ -88,6 +98,9 @@ impl Replica {
             }
             Some(Step::Wait(at)) => {
                 self.writer.remove(&work);
+                if self.leases.get(&uid).is_some_and(|entry| entry.record.status.has_ended()) {
+                    self.lingering.insert(uid);
+                }
                 // While lease time stands still, what waits for it comes no nearer.
                 let at = if now.deaf { at.max(now.mono + Duration::from_secs(1)) } else { at };
                 self.timers.set(Timer::Lease(uid), at);
@@ -129,6 +142,7 @@ impl Replica {
             record: &entry.record,
             // A follower is shown by its watch what has changed, and looks afresh before it claims the lead.
             stale: entry.stale && self.leading.is_some(),
+            inherited: self.has_inherited(&entry.record),
             held,
             published_deadline: entry.published_deadline,
             nearer: entry.nearer,
@@ -136,7 +150,7 @@ impl Replica {
             written_at: entry.written_at,
             releasing: entry.releasing,
             attached,
-            hindrance: hindrance.as_deref(),
+            hindrance: hindrance.as_ref().map(|(reason, message)| (*reason, &**message)),
             linger_until: entry.linger_until().max(self.sights.blind_until(&place.namespace, now)),
             following: self.following(uid, now),
             settings: &self.settings,
@@ -163,8 +177,11 @@ impl Replica {
         None
     }
 
-    /// Why what is attached to an ended lease stays, for people.
-    pub(super) fn hindrance(&self, place: &Place) -> Option<String> {
+    /// Why what is attached to an ended lease stays: in one word, and for people.
+    pub(super) fn hindrance(&self, place: &Place) -> Option<(&'static str, String)> {
+        let retried = |object: &Object| object.hindrance().is_some_and(|it| it.retry_at.is_some());
+        let reason =
+            if self.objects.of(place).any(|(_, object)| retried(object)) { RETRYING } else { HINDERED };
         let mut why: Vec<String> = self
             .objects
             .of(place)
@@ -183,7 +200,7 @@ impl Replica {
         if more > 0 {
             why.push(format!("and {more} more"));
         }
-        (!why.is_empty()).then(|| why.join("; "))
+        (!why.is_empty()).then(|| (reason, why.join("; ")))
     }
 
     pub(super) fn touch_object(&mut self, id: &ObjectId, now: &Now) {
@@ -193,7 +210,14 @@ impl Replica {
         }
         let timer = Timer::Object(Box::new(id.clone()));
         self.timers.clear(&timer);
-        let removal = self.removal(id).filter(|_| self.leading.is_some() || !self.is_hindered(id));
+        let removal = self.removal(id);
+        if removal.is_some() && self.leading.is_none() && self.is_hindered(id) {
+            self.writer.remove(&work);
+            if self.may_have_passed(id) {
+                self.timers.set(timer, now.mono + HINDERED_PATIENCE);
+            }
+            return;
+        }
         let hindrance = self.objects.get(id).and_then(Object::hindrance);
         match (removal, hindrance) {
             (None, _) => {
@@ -206,7 +230,40 @@ impl Replica {
                 self.writer.remove(&work);
             }
             (Some(_), _) if self.writer.contains(&work) => {}
-            (Some(_), _) => self.writer.try_work(work, now.mono),
+            (Some(_), _) => self.try_removal(id, now),
+        }
+    }
+
+    /// A follower looks whether the primary still lives that said of an object that it is hindered.
+    pub(super) fn look_after_hindered(&mut self, id: &ObjectId, now: &Now) {
+        if self.leading.is_some() || self.removal(id).is_none() || !self.is_hindered(id) {
+            self.touch_object(id, now);
+            return;
+        }
+        let patient_until = self.writer.last_followed().saturating_add(HINDERED_PATIENCE);
+        if patient_until <= now.mono {
+            self.try_removal(id, now);
+        } else if self.is_retried(id) {
+            self.timers.set(Timer::Object(Box::new(id.clone())), patient_until);
+        }
+        // Otherwise it has changed, and a primary that lives has seen that too.
+    }
+
+    /// Queues the removal of what is due in an object: due now, whenever it was before.
+    fn try_removal(&mut self, id: &ObjectId, now: &Now) {
+        let again = self.objects.get(id).is_some_and(|object| object.hindrance().is_some());
+        self.writer.try_work_in(lane(&id.kind, again), Work::Object(id.clone()), now.mono);
+    }
+
+    /// Lets removals from objects of a kind that can't even be looked at wait behind all other work. A follower would
+    /// look at the same one again and again, and never take over for anything else.
+    pub(super) fn postpone_removals(&mut self, kind: &Kind, now: &Now) {
+        let of_kind = self.objects.iter().map(|(id, _)| id).filter(|id| *id.kind == *kind);
+        let mut ids: Vec<ObjectId> =
+            of_kind.filter(|id| self.writer.contains(&Work::Object((*id).clone()))).cloned().collect();
+        ids.sort_unstable();
+        for id in &ids {
+            self.try_removal(id, now);
         }
     }
 
@@ -216,19 +273,48 @@ impl Replica {
         }
         self.objects.removal(id, |place| {
             self.leases.at(place).is_some_and(|(_, entry)| {
-                entry.record.status.has_ended() && !is_released(entry) && !entry.releasing
+                let ended = entry.record.status.has_ended() && !is_released(entry);
+                ended && !entry.releasing && !self.is_doubtful(entry)
             })
         })
     }
 
-    /// Whether the primary has published, for each lease that has ended, that what is attached to it is hindered. It
-    /// lives, then, and whatever it can't do another can't either: no reason to take over.
+    /// Whether an ended lease may have been released, for all that this primary knows.
+    pub(super) fn is_doubtful(&self, entry: &Entry) -> bool {
+        self.leading.is_some()
+            && (entry.stale || self.has_inherited(&entry.record))
+            && entry.record.status.has_ended()
+    }
+
+    /// Whether this replica leads, and has yet to write to this lease. Whoever led before may have released it, though no watch
+    /// has shown that, or its release may be under way still.
+    fn has_inherited(&self, record: &Record) -> bool {
+        self.leading.is_some_and(|term| record.status.term.unwrap_or_default() < term)
+    }
+
+    /// Whether the primary has published, for each lease that has ended, that what is attached to it is hindered. Whatever
+    /// it can't do another can't either: no reason to take over, as long as it lives.
     pub(super) fn is_hindered(&self, id: &ObjectId) -> bool {
-        let mut ended = self.objects.leases_of(id).into_iter().filter_map(|place| {
+        self.ended_leases_of(id).all(|record| record.status.is_hindered())
+    }
+
+    /// Whether a hindrance that was published may have passed: by itself, or since the object has changed.
+    fn may_have_passed(&self, id: &ObjectId) -> bool {
+        let version = self.objects.get(id).map(|object| object.version).unwrap_or_default();
+        self.is_retried(id) || self.ended_leases_of(id).all(|record| record.version < version)
+    }
+
+    /// Whether the primary has published that it tries again and again.
+    fn is_retried(&self, id: &ObjectId) -> bool {
+        self.ended_leases_of(id).any(|record| record.status.is_retrying())
+    }
+
+    fn ended_leases_of(&self, id: &ObjectId) -> impl Iterator<Item = &Record> {
+        let places = self.objects.leases_of(id).into_iter();
+        places.filter_map(|place| {
             let (_, entry) = self.leases.at(&place)?;
-            entry.record.status.has_ended().then(|| entry.record.status.is_hindered())
-        });
-        ended.all(|hindered| hindered)
+            entry.record.status.has_ended().then_some(&entry.record)
+        })
     }
 
     pub(super) fn report_problems(&mut self, id: &ObjectId) {
@@ -278,6 +364,12 @@ impl Replica {
             Work::Object(id) => self.touch_object(id, now),
         }
     }
+}
+
+/// The lane of removals from objects of a kind, since an API may hang, or a webhook. Those that could not be done before have
+/// another, so that the same ones that hang again and again don't hold up the others.
+fn lane(kind: &Kind, again: bool) -> Lane {
+    Lane(number((&kind.resource.group, &kind.resource.plural, again)))
 }
 
 /// What can be done for a lease whose status nobody can write. If it was deleted it goes all the same, or it would stand in the

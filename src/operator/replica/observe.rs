@@ -52,7 +52,7 @@ impl Replica {
                     self.see_no_lessor(now);
                 }
             }
-            Seen::Resumed => {}
+            Seen::Interrupted | Seen::Resumed => {}
             Seen::Failing(failure) => note_failure("lessors.lessor.dev", failure, &mut self.lessor_failure),
         }
     }
@@ -60,8 +60,11 @@ impl Replica {
     pub(super) fn see_lessor(&mut self, lessor: &crate::api::Lessor, now: &Now) {
         match self.arbitration.see(lessor) {
             Ok(Some((holder, term))) => {
-                self.orphaned = false;
                 self.writer.observe_claim(holder, term, now.mono);
+                if std::mem::take(&mut self.orphaned) {
+                    // Whatever was looked at meanwhile had nothing next.
+                    self.touch_leases(now);
+                }
             }
             Ok(None) => {}
             Err(error) => tracing::warn!(%error, "unreadable lessor"),
@@ -100,7 +103,7 @@ impl Replica {
                 }
             }
             Seen::All(shown) => {
-                self.leases.all_shown(scope.as_deref());
+                self.leases.all_shown(scope.as_deref(), &shown);
                 for uid in self.leases.missing(scope.as_deref(), &shown) {
                     self.lose_lease(uid, Version::MAX, now);
                 }
@@ -112,7 +115,7 @@ impl Replica {
                 }
                 self.settle_followers_of_leases(now);
             }
-            Seen::Resumed => {}
+            Seen::Interrupted | Seen::Resumed => {}
             Seen::Failing(failure) => note_failure("leases.lessor.dev", failure, &mut self.lease_failure),
         }
     }
@@ -129,7 +132,13 @@ impl Replica {
             (record.uid, record.place.clone(), record.version, record.status.term);
         let released = |entry: &Entry| entry.record.status.has_ended().then(|| is_released(entry));
         let was_released = self.leases.get(&uid).and_then(released);
+        let namesake = self.leases.at(&place).map(|(namesake, _)| namesake);
+        // Nothing was removed for it as long as that was so.
+        let was_doubtful = self.leases.get(&uid).is_some_and(|entry| self.is_doubtful(entry));
         let change = self.leases.apply(record, Recorded::read(lease), now, &self.settings);
+        if let Some(replaced) = namesake.filter(|namesake| self.leases.get(namesake).is_none()) {
+            self.lose_replaced(replaced, uid, &place, now);
+        }
         if was_released == Some(false) && self.leases.get(&uid).and_then(released) == Some(true) {
             self.see_done(&Work::Lease(uid), now);
         }
@@ -168,7 +177,7 @@ impl Replica {
         }
         self.see_follower(uid, &place, change, now);
         // A release that the primary calls hindered is no overdue work any more.
-        if change.new || change.ended || change.released {
+        if change.new || change.ended || change.released || was_doubtful {
             self.touch_attached(&place, now);
         }
         self.touch_lease(uid, now);
@@ -181,8 +190,17 @@ impl Replica {
         }
         self.writer.remove(&Work::Lease(uid));
         self.timers.clear(&Timer::Lease(uid));
+        self.lingering.remove(&uid);
         self.lose_follower(uid, &entry.record.place, now);
         self.touch_attached(&entry.record.place, now);
+    }
+
+    /// A lease is gone whose end no watch has shown: another has its name, `uid`.
+    fn lose_replaced(&mut self, replaced: Uuid, uid: Uuid, place: &Place, now: &Now) {
+        self.writer.remove(&Work::Lease(replaced));
+        self.timers.clear(&Timer::Lease(replaced));
+        self.lingering.remove(&replaced);
+        self.lose_replaced_follower(replaced, uid, place, now);
     }
 
     pub(super) fn observe_objects(
@@ -206,12 +224,13 @@ impl Replica {
                 self.lose_object(&id_of(&meta), version, now);
             }
             Seen::All(shown) => {
-                for place in self.objects.retain(kind, scope.as_deref(), &shown) {
-                    self.touch_place(&place, now);
+                for id in self.objects.missing(kind, scope.as_deref(), &shown) {
+                    self.lose_object(&id, None, now);
                 }
                 self.sights.synced(&kind.name(), &scope, now);
                 self.see_clearly(now);
             }
+            Seen::Interrupted => self.sights.interrupted(&kind.name(), &scope, now),
             Seen::Resumed => {
                 if self.sights.resumed(&kind.name(), &scope, now) {
                     self.see_clearly(now);

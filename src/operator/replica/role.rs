@@ -53,6 +53,7 @@ impl Replica {
                 tracing::debug!(?verdict, "arbitration");
                 if let Verdict::Proved(_) | Verdict::Claimed(_) = verdict {
                     self.lessor_refusal = None;
+                    self.wrote(sent_at);
                 }
                 match verdict {
                     Verdict::Proved(term) => self.writer.proved(term, sent_at),
@@ -62,6 +63,7 @@ impl Replica {
                     Verdict::Failed => self.writer.arbitration_failed(now.mono),
                     Verdict::Orphaned(term) => {
                         self.orphaned = true;
+                        self.wrote(sent_at);
                         self.writer.proved(term, sent_at);
                     }
                 }
@@ -96,6 +98,9 @@ impl Replica {
         match (work, answer) {
             (_, Answer::Refused(refusal)) => {
                 self.tell_refused(&refusal);
+                if let Work::Object(id) = work {
+                    self.postpone_removals(&id.kind, now);
+                }
                 let failed = self.arbitration.abandon();
                 self.arbitrate_since(Move::Decided(failed), flight.sent_at, now);
                 return;
@@ -104,7 +109,7 @@ impl Replica {
             (_, answer @ (Answer::Source(_) | Answer::Gone))
                 if matches!(flight.request, Request::ReadSource { .. }) =>
             {
-                self.source_checked(&flight.request, answer, now);
+                self.source_checked(flight, answer, now);
             }
             (Work::Object(id), Answer::Object(meta)) => self.see_object(id, &meta, now),
             (Work::Lease(uid), _) => self.lose_lease(*uid, Version::MAX, now),
@@ -140,16 +145,27 @@ impl Replica {
                 self.leases.promote();
                 let note = format!("{} is primary under term {term}", self.settings.identity);
                 self.out.notices.push(Notice::normal(About::Lessor, "Promoted", note));
-                let mut objects: Vec<ObjectId> = self.objects.iter().map(|(id, _)| id.clone()).collect();
-                objects.sort_unstable();
                 self.out.deeds.push(Deed::Promoted);
-                for id in &objects {
-                    self.report_problems(id);
-                    self.touch_object(id, now);
-                }
             }
             None => tracing::info!(term = before, "demoted"),
         }
+        // A follower too has to know what is to be done, lest the next primary dies before it is done.
+        self.touch_objects(now);
+        self.touch_leases(now);
+    }
+
+    /// Looks at all objects, in one order.
+    fn touch_objects(&mut self, now: &Now) {
+        let mut objects: Vec<ObjectId> = self.objects.iter().map(|(id, _)| id.clone()).collect();
+        objects.sort_unstable();
+        for id in &objects {
+            self.report_problems(id);
+            self.touch_object(id, now);
+        }
+    }
+
+    /// Looks at all leases, in one order.
+    pub(super) fn touch_leases(&mut self, now: &Now) {
         let mut leases: Vec<Uuid> = self.leases.iter().map(|(uid, _)| *uid).collect();
         leases.sort_unstable();
         for uid in leases {

@@ -26,11 +26,14 @@ const ME: &str = "me_1";
 const UID: &str = "0e2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f10";
 
 /// A replica and its clocks.
+#[derive(Clone)]
 pub(super) struct Play {
     replica: Replica,
     mono: Duration,
     /// Since when the server has been silent.
     heard: Duration,
+    /// How much of the time was no lease time.
+    held: Duration,
     version: u64,
     /// What was asked and not answered yet.
     pub(super) asked: Vec<(Ticket, Request)>,
@@ -46,6 +49,7 @@ impl Play {
             replica: Replica::new(settings),
             mono: Duration::ZERO,
             heard: Duration::ZERO,
+            held: Duration::ZERO,
             version: 0,
             asked: Vec::new(),
             notices: Vec::new(),
@@ -86,7 +90,7 @@ impl Play {
         let wall = Timestamp::from_second(1_800_000_000).expect("a time") + self.mono;
         Now {
             mono: self.mono,
-            lease: LeaseTime::from_duration(self.mono),
+            lease: LeaseTime::from_duration(self.mono - self.held),
             wall,
             server: Some(wall),
             silence: self.mono - self.heard,
@@ -109,6 +113,11 @@ impl Play {
 
     fn answer(&mut self, ticket: Ticket, answer: Answer) {
         self.heard = self.mono;
+        self.answer_of_another_kind(ticket, answer);
+    }
+
+    /// The same, where that is no sign of life of the server of leases.
+    fn answer_of_another_kind(&mut self, ticket: Ticket, answer: Answer) {
         self.asked.retain(|(asked, _)| *asked != ticket);
         self.replica.answer(ticket, answer, &self.now());
         self.poll();

@@ -82,6 +82,7 @@ async fn watch(answers: Vec<Answer>) -> (Vec<String>, Vec<String>) {
                     ["a", "other"].into_iter().filter(|name| places.contains(&Place::new("shop", *name)));
                 format!("all {}", names.collect::<Vec<_>>().join(" "))
             }
+            Seen::Interrupted => "interrupted".to_owned(),
             Seen::Resumed => "resumed".to_owned(),
             Seen::Failing(failure) => format!("failing: {failure}"),
         });
@@ -102,7 +103,7 @@ async fn of_what_is_not_attached_nothing_is_passed_on_while_all_is_listed() {
         object("DELETED", "a", 5, true),
     ];
     let (seen, asked) = watch(vec![Answer::Events(events), Answer::None]).await;
-    assert_eq!(seen, ["there a", "all a", "there other", "gone a"]);
+    assert_eq!(seen, ["there a", "all a", "there other", "gone a", "interrupted"]);
     assert_eq!(asked, ["", "5"], "it goes on where it was");
 }
 
@@ -110,7 +111,14 @@ async fn of_what_is_not_attached_nothing_is_passed_on_while_all_is_listed() {
 async fn an_object_that_is_detached_while_all_is_listed_is_not_among_them() {
     let events = vec![object("ADDED", "a", 1, true), object("MODIFIED", "a", 2, false), listed(3)];
     let (seen, _) = watch(vec![Answer::Events(events), Answer::None]).await;
-    assert_eq!(seen, ["there a", "all "]);
+    assert_eq!(seen, ["there a", "all ", "interrupted"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_ends_in_good_order_says_so_until_it_is_open_again() {
+    let answers = vec![Answer::Events(vec![listed(3)]), Answer::Events(vec![]), Answer::None];
+    let (seen, _) = watch(answers).await;
+    assert_eq!(seen, ["all ", "interrupted", "resumed", "interrupted"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -118,7 +126,7 @@ async fn a_watch_that_is_open_again_says_so_though_nothing_changes() {
     let answers =
         vec![Answer::Events(vec![listed(3)]), Answer::Refused(503), Answer::Events(vec![]), Answer::None];
     let (seen, asked) = watch(answers).await;
-    assert_eq!(seen, ["all ", "failing: says 503", "resumed"]);
+    assert_eq!(seen, ["all ", "interrupted", "failing: says 503", "resumed", "interrupted"]);
     assert_eq!(asked, ["", "3", "3", "3"]);
 }
 
@@ -131,6 +139,7 @@ async fn a_version_that_is_too_old_begins_anew_and_is_no_failure() {
         let (seen, asked) = watch(answers).await;
         assert_eq!(seen.iter().filter(|seen| *seen == "all ").count(), 2, "{seen:?}");
         assert!(!seen.iter().any(|seen| seen.starts_with("failing")), "{seen:?}");
+        assert!(seen.iter().any(|seen| seen == "interrupted"), "{seen:?}");
         assert_eq!(asked[..4], ["", "3", "", "9"]);
     }
 }
@@ -140,7 +149,7 @@ async fn a_list_that_breaks_off_begins_anew() {
     let half = vec![object("ADDED", "a", 1, true)];
     let (seen, asked) =
         watch(vec![Answer::Events(half), Answer::Events(vec![listed(3)]), Answer::None]).await;
-    assert_eq!(seen, ["there a", "all "]);
+    assert_eq!(seen, ["there a", "all ", "interrupted"]);
     assert_eq!(asked, ["", "", "3"]);
 }
 

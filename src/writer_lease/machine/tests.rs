@@ -1,7 +1,9 @@
 use std::time::Duration;
 
 use super::{State, WriterLease};
-use crate::writer_lease::{Action, Backoff, Config, Finish, Holder, Observation, Reason, Term, WorkResult};
+use crate::writer_lease::{
+    Action, Backoff, Config, Finish, Holder, Lane, Observation, Reason, Term, WorkResult,
+};
 
 mod claims;
 mod demotion;

@@ -53,7 +53,6 @@ pub(crate) fn kept<'a>(
 ) -> Option<Kept<'a>> {
     let last = life.object.as_of(end)?;
     let from = last.at("/spec/renewFrom")?;
-    let since = since(life, end)?;
     if let Some(pod) = from.get("pod") {
         let named = pod["uid"].as_str();
         let recorded = || {
@@ -61,15 +60,32 @@ pub(crate) fn kept<'a>(
             last.at("/status/follows/uid").filter(|_| source == pod["name"].as_str())?.as_str()
         };
         let at_once = pod["onLoss"] == "End";
-        return match history.objects.get(named.or_else(recorded)?) {
-            Some(pod) => {
-                let (loss, named, since) = (lost(pod), named.is_some(), since.made_by.received);
-                Some(Kept::Pod { loss, at_once, since, named })
-            }
+        let uid = named.or_else(recorded)?;
+        // As long as no other is named it is the same one, whatever else is said of it.
+        let name_of = |version: &Version<'a>| version.at("/spec/renewFrom/pod/uid")?.as_str();
+        let is_same = |version: &Version<'a>| {
+            version.at("/spec/renewFrom/pod/name") == pod.get("name")
+                && name_of(version).is_none_or(|named| named == uid)
+        };
+        let (mut since, mut named) = (last.made_by.received, false);
+        for version in life
+            .object
+            .versions
+            .iter()
+            .rev()
+            .filter(|version| version.number <= end)
+            .take_while(|v| is_same(v))
+        {
+            since = version.made_by.received;
+            named |= name_of(version).is_some();
+        }
+        return match history.objects.get(uid) {
+            Some(pod) => Some(Kept::Pod { loss: lost(pod), at_once, since, named }),
             // Perhaps it was lost before the log began.
             None => at_once.then_some(Kept::Unknown),
         };
     }
+    let since = since(life, end)?;
     if circles(life, since.number, end, leases) {
         // Those in a circle follow nothing, but when it closes is known to the operator alone.
         return Some(Kept::Unknown);
@@ -189,6 +205,9 @@ fn of_lease<'a>(
         .map(|sign| (sign.version.made_by, true, sign.version.number > since))
         .chain(beats(source, until, history, leases).into_iter().map(|beat| (beat, false, true)))
         .collect();
+    // Before it was granted it kept nothing alive, and one that never was never did.
+    let Some(grant) = &source.grant else { return Vec::new() };
+    all.retain(|(request, ..)| request.received >= grant.version.made_by.received);
     all.sort_by_key(|(request, ..)| request.received);
     // Whatever its TTL was at the time.
     let ttls = source.object.versions.iter().filter_map(|version| seconds(version, "ttlSeconds"));

@@ -804,6 +804,47 @@ fn a_pod_that_was_lost_before_it_was_followed_keeps_nothing_alive() {
 }
 
 #[test]
+fn a_lease_that_is_not_granted_yet_keeps_nothing_alive() {
+    for (granted, early) in [(false, false), (true, true)] {
+        let mut log = Log::default();
+        log.grant("lease", json!({"ttlSeconds": 10, "renewFrom": {"lease": {"name": "held"}}}));
+        log.sleep(5.0);
+        if granted {
+            log.grant("held", json!({"ttlSeconds": 60}));
+        } else {
+            log.create("leases/held", json!({"spec": {"ttlSeconds": 60}}));
+        }
+        log.renew("held");
+        log.sleep(5.1);
+        log.end("lease");
+        let report = Checker::new(OPERATOR).check(&log.requests);
+        assert_eq!(!report.violations.is_empty(), early, "{report}");
+    }
+}
+
+#[test]
+fn a_pod_that_is_named_once_is_the_same_when_only_its_name_is_left() {
+    for (first, early) in [(json!("its own"), false), (json!(null), true)] {
+        let mut log = Log::default();
+        log.create("pods/web", json!({"spec": {}}));
+        let uid = log.object("pods/web")["metadata"]["uid"].clone();
+        log.patch("kubelet", "pods/web/status", json!({"status": {"phase": "Failed"}}));
+        log.sleep(1.0);
+        let from =
+            |uid| json!({"spec": {"renewFrom": {"pod": {"name": "web", "onLoss": "End", "uid": uid}}}});
+        log.grant("lease", json!({"ttlSeconds": 10}));
+        log.patch("holder", "leases/lease", from(if first.is_null() { first } else { uid.clone() }));
+        let follows = json!({"status": {"term": 1, "follows": {"source": "pod/web", "uid": uid}}});
+        log.patch(OPERATOR, "leases/lease/status", follows);
+        log.sleep(1.0);
+        log.patch("holder", "leases/lease", from(json!(null)));
+        log.end("lease");
+        let report = Checker::new(OPERATOR).check(&log.requests);
+        assert_eq!(!report.violations.is_empty(), early, "{report}");
+    }
+}
+
+#[test]
 fn a_beat_after_the_deadline_of_a_lease_in_between_saves_nothing() {
     let mut log = Log::default();
     log.create("heartbeats/heart", json!({"spec": {"renewTime": "0"}}));

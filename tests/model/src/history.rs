@@ -42,8 +42,19 @@ pub struct Outage {
     pub from: u32,
     /// When it was over; `None`: it isn't.
     pub to: Option<u32>,
+    /// What replicas could notice of it.
+    pub how: How,
+}
+
+/// What an outage is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum How {
+    /// Connections broke.
+    Away,
     /// Connections stayed, so that only silence told.
-    pub silent: bool,
+    Silent,
+    /// All was as ever, but that nothing could be written.
+    Full,
 }
 
 /// One lease, from its creation on.
@@ -67,6 +78,8 @@ pub struct Sender<'a> {
     pub born: u32,
     /// Whether its watch of ConfigMaps shows what there is.
     pub sees_maps: bool,
+    /// When the deadline of the lease that it writes to comes, or came, by its clock.
+    pub deadline: Option<u32>,
 }
 
 /// See the [module](self).
@@ -76,6 +89,8 @@ pub struct History {
     /// When each ConfigMap was attached to what it is attached to.
     attached: BTreeMap<&'static str, u32>,
     terms: BTreeMap<i64, String>,
+    /// When each replica last took the lead.
+    led: BTreeMap<String, u32>,
     /// When each replica last read the heartbeat.
     looked: BTreeMap<String, u32>,
     /// Those that hit everybody.
@@ -179,11 +194,11 @@ impl History {
         match request {
             Request::WriteLessor { status, .. } => {
                 let before = before.lessor.as_ref().and_then(|lessor| lessor.object.status.as_ref()?.term);
-                self.term(status, before, sender);
+                self.term(status, before, sender, now);
             }
             Request::WriteStatus { lease, uid, status, .. } => {
                 let stored = before.leases.get(&*lease.name).and_then(|lease| lease.object.status.as_ref());
-                self.term(status, stored.and_then(|status| status.term), sender);
+                self.term(status, stored.and_then(|status| status.term), sender, now);
                 self.status(&uid.to_string(), status, sender, now);
             }
             Request::SetFinalizers { lease, uid, finalizers, .. }
@@ -210,7 +225,7 @@ impl History {
         }
     }
 
-    fn term(&mut self, status: &Value, before: Option<i64>, sender: &Sender<'_>) {
+    fn term(&mut self, status: &Value, before: Option<i64>, sender: &Sender<'_>, now: u32) {
         let Some(term) = status["term"].as_i64() else { return };
         if before.is_some_and(|before| term < before) {
             let what = format!("{} wrote under term {term} what carried {before:?}", sender.identity);
@@ -220,7 +235,11 @@ impl History {
         if status["primary"].as_str().is_none() {
             return;
         }
-        let other = self.terms.entry(term).or_insert_with(|| sender.identity.to_owned());
+        let led = &mut self.led;
+        let other = self.terms.entry(term).or_insert_with(|| {
+            led.insert(sender.identity.to_owned(), now);
+            sender.identity.to_owned()
+        });
         if other != sender.identity {
             let what = format!("{other} and {} both lead under term {term}", sender.identity);
             self.violation(Promise::Harmless, what);
@@ -266,20 +285,34 @@ impl History {
             let what = format!("lease {name} expired without a look at what it follows");
             return self.violation(Promise::NeverEarly, what);
         }
-        let (mut reachable, mut silent, mut last) = (passed, false, 0);
+        let (mut reachable, mut overlooked, mut deadline) = (passed, 0, sign + TTL);
         for outage in &self.outages {
             let (from, to) = (outage.from.max(sign), outage.to.unwrap_or(now).min(now));
             // A replica that has started since knows of no outage before; it gives the grace of a start.
-            if to > from && outage.from >= sender.born {
-                reachable -= to - from;
-                silent |= outage.silent;
-                last = last.max(to);
+            if to <= from || outage.from < sender.born {
+                continue;
             }
+            let lasted = to - from;
+            reachable -= lasted;
+            // By its sender's clock, the deadline may have come later than by ours: a pause, or a write that fails, puts lease
+            // time back to the last sign of life, or the last write.
+            let over_in_time = to <= deadline.max(sender.deadline.unwrap_or_default());
+            let unnoticed = match outage.how {
+                How::Away => 0,
+                // The tick before the deadline may not be noticed. Nor is a silence of which nobody saw more than that tick,
+                // since nobody asked before: it was over by the deadline, then.
+                How::Silent if over_in_time => lasted,
+                // Nobody writes before that is necessary: the primary by the deadline, others to take over.
+                How::Full if over_in_time || self.led.get(sender.identity).is_some_and(|led| *led >= to) => {
+                    lasted
+                }
+                How::Silent | How::Full => 1,
+            };
+            overlooked += unnoticed;
+            // Noticed, it moves the deadline; otherwise what it kept back, a renewal perhaps, was seen later by as much.
+            deadline += lasted;
         }
-        // Of a silence, the tick before the deadline may not be noticed. Nor is one of which nobody saw more than that tick,
-        // since nobody asked before: it was over by the deadline, then.
-        let unnoticed = reachable + 1 >= TTL || last <= sign + TTL;
-        let enough = reachable >= TTL || silent && unnoticed;
+        let enough = reachable + overlooked >= TTL;
         if !enough {
             let who = sender.identity;
             let what = format!(

@@ -22,7 +22,7 @@ use crate::{
         watches::Observation,
     },
     server::{News, Server, Stream, places},
-    world::{TICK, time},
+    world::{TICK, is_write, time},
 };
 
 /// What all replicas are told: everything is a tick or two.
@@ -50,6 +50,8 @@ pub struct Seat {
     pub born: u32,
     replica: Box<Core>,
     clock: LeaseClock,
+    /// The newest version that a watch has shown.
+    newest: u64,
     date: Option<(Timestamp, Duration)>,
     kind: Arc<Kind>,
     /// Its watches, in the order of [`Stream::ALL`].
@@ -124,6 +126,7 @@ impl Seat {
             identity: identity.into(),
             born,
             clock,
+            newest: 0,
             // The answers that open the watches have a date.
             date: Some((time(born), Duration::ZERO)),
             kind: Arc::new(Kind::config_map()),
@@ -140,6 +143,15 @@ impl Seat {
     /// The term that it leads under, as it believes.
     pub fn leads(&self) -> Option<i64> {
         self.replica.0.leads()
+    }
+
+    /// When the deadline of the lease whose status a request writes comes, or came, in whole ticks.
+    pub fn deadline_of(&self, request: &Request, now: u32) -> Option<u32> {
+        let Request::WriteStatus { uid, .. } = request else { return None };
+        let deadline = self.replica.0.leases().deadline(*uid)?.since_start();
+        let (lease, mono) = (self.now(now).lease.since_start(), self.mono(now));
+        let at = (mono + deadline).saturating_sub(lease);
+        Some(self.born + u32::try_from(at.as_nanos() / TICK.as_nanos()).unwrap_or_default())
     }
 
     fn mono(&self, now: u32) -> Duration {
@@ -174,11 +186,11 @@ impl Seat {
         let mut given_up = Vec::new();
         for ticket in output.cancelled {
             given_up.extend(self.asked.remove(&ticket));
-            self.clock.withdrawn(ticket, mono);
+            self.clock.withdrawn(of_request(ticket), mono);
         }
         for (ticket, request, by) in output.requests {
             if request.is_for_leases() {
-                self.clock.sent(ticket, mono);
+                self.clock.sent(of_request(ticket), mono);
             }
             self.asked.insert(
                 ticket,
@@ -211,10 +223,11 @@ impl Seat {
         let Some(asked) = self.asked.remove(&ticket) else { return Vec::new() };
         let mono = self.mono(now);
         if asked.request.is_for_leases() {
+            self.doubt_writes(&asked.request, mono);
             if in_time {
-                self.clock.withdrawn(ticket, mono);
+                self.clock.withdrawn(of_request(ticket), mono);
             } else {
-                self.clock.failed(ticket);
+                self.clock.failed(of_request(ticket));
             }
         }
         let answer = Answer::Refused(Refusal::NoAnswer("none".to_owned()));
@@ -233,11 +246,35 @@ impl Seat {
         self.hear(now, |seat, mono| {
             seat.date = Some((time(now), mono));
             if counts {
-                seat.clock.answered(ticket, mono);
+                seat.hear_answer(ticket, &request, &answer, mono);
             }
             let answer = Arc::try_unwrap(answer).unwrap_or_else(|shared| Answer::clone(&shared));
             seat.replica.0.answer(ticket, answer, &seat.now(now));
         })
+    }
+
+    /// As the operator's shell does.
+    fn hear_answer(&mut self, ticket: Ticket, request: &Request, answer: &Answer, mono: Duration) {
+        let id = of_request(ticket);
+        match answer {
+            Answer::Refused(Refusal::Failing(_)) if request.lease().is_some() => self.clock.spoiled(id, mono),
+            Answer::Refused(Refusal::Failing(_)) => {
+                self.doubt_writes(request, mono);
+                self.clock.failed(id);
+            }
+            answer => {
+                self.clock.answered(id, mono);
+                if is_write(request) && !matches!(answer, Answer::Refused(_) | Answer::Gone) {
+                    self.clock.wrote(mono);
+                }
+            }
+        }
+    }
+
+    fn doubt_writes(&mut self, request: &Request, mono: Duration) {
+        if is_write(request) && request.lease().is_none() {
+            self.clock.could_not_write(mono);
+        }
     }
 
     /// A watch shows all that it has to show, or that it has broken.
@@ -258,6 +295,10 @@ impl Seat {
                     }
                 }
                 let observation = seat.observation(stream, news);
+                if let Some(version) = observation.version().filter(|version| *version > seat.newest) {
+                    seat.newest = version;
+                    seat.clock.wrote(mono);
+                }
                 seat.replica.0.observe(observation, &seat.now(now));
             }
         })
@@ -314,7 +355,8 @@ impl Seat {
     pub fn note(&mut self) {
         let mut state = DefaultHasher::new();
         self.replica.0.digest(&mut state);
-        (&self.identity, self.born, &self.clock, &self.watches, &self.looks_out, self.wakes).hash(&mut state);
+        (&self.identity, self.born, &self.clock, self.newest, &self.watches, &self.looks_out, self.wakes)
+            .hash(&mut state);
         self.date.map(|(date, at)| (date.as_second(), at)).hash(&mut state);
         for (ticket, asked) in &self.asked {
             (ticket, asked.sent, asked.by, asked.held).hash(&mut state);
@@ -328,9 +370,14 @@ impl Seat {
 /// The watches whose silence says that holders can't renew.
 const OURS: [Stream; 2] = [Stream::Lessor, Stream::Leases];
 
-/// The request that opens a watch.
-fn opening(stream: Stream) -> Ticket {
-    Ticket::MAX - stream as Ticket
+/// What the clock knows the request as that opens a watch.
+fn opening(stream: Stream) -> u64 {
+    stream as u64
+}
+
+/// And any other request, which goes out later.
+fn of_request(ticket: Ticket) -> u64 {
+    OURS.len() as u64 + ticket
 }
 
 fn seen<T>(object: T, there: bool) -> Seen<T> {

@@ -15,10 +15,10 @@ use std::{
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    history::{History, Outage, Sender},
+    history::{History, How, Outage, Sender},
     operator::{
         replica::Ticket,
-        request::{Answer, Request},
+        request::{Answer, Refusal, Request},
     },
     seat::{Asked, Seat, hash_request},
     server::{News, Rules, Server, Stream},
@@ -77,6 +77,8 @@ pub enum Fault {
     Outage,
     /// The API server does nothing; connections stay.
     Hang,
+    /// The API server answers and lists, and can't write, for anybody.
+    Full,
 }
 
 /// Somebody changes something.
@@ -142,7 +144,7 @@ enum Place {
 struct Weather {
     /// This one, or everybody.
     whom: Option<usize>,
-    silent: bool,
+    how: How,
     since: u32,
 }
 
@@ -295,7 +297,8 @@ impl World {
     /// Whether this replica's requests are refused, and whether they find nobody who answers.
     fn reach(&self, number: usize) -> (bool, bool) {
         let hit = self.weather.filter(|weather| weather.whom.is_none_or(|whom| whom == number));
-        (hit.is_some_and(|weather| !weather.silent), hit.is_some_and(|weather| weather.silent))
+        let is = |how| hit.is_some_and(|weather| weather.how == how);
+        (is(How::Away), is(How::Silent))
     }
 
     // --- What may happen ---------------------------------------------------------------------------------------
@@ -363,6 +366,7 @@ impl World {
         if self.weather.is_none() {
             actions.push(Action::Fault(Fault::Outage));
             actions.push(Action::Fault(Fault::Hang));
+            actions.push(Action::Fault(Fault::Full));
         }
     }
 
@@ -422,7 +426,8 @@ impl World {
             Action::Release(number, what) => self.release(number, what),
             Action::Arrive(which) => {
                 let late = self.late.remove(which);
-                let sender = Sender { identity: &late.identity, born: late.born, sees_maps: false };
+                let sender =
+                    Sender { identity: &late.identity, born: late.born, sees_maps: false, deadline: None };
                 self.serve(&late.request, &sender);
             }
             Action::Clear => self.clear(),
@@ -572,7 +577,8 @@ impl World {
         let maps = &seat.watches[Stream::Maps as usize];
         let sees_maps = maps.open && maps.held.is_none() && maps.news.is_empty();
         let identity = Arc::clone(&seat.identity);
-        let sender = Sender { identity: &identity, born: seat.born, sees_maps };
+        let deadline = seat.deadline_of(&request, self.now);
+        let sender = Sender { identity: &identity, born: seat.born, sees_maps, deadline };
         let answer = Arc::new(self.serve(&request, &sender));
         if let Some(seat) = self.seat_mut(number) {
             if let Some(asked) = seat.asked.get_mut(&ticket) {
@@ -583,6 +589,9 @@ impl World {
     }
 
     fn serve(&mut self, request: &Request, sender: &Sender<'_>) -> Answer {
+        if is_write(request) && self.weather.is_some_and(|weather| weather.how == How::Full) {
+            return Answer::Refused(Refusal::Failing("the storage is full".to_owned()));
+        }
         let before = is_write(request).then(|| self.server.clone());
         let done = self.server.handle(request, time(self.now));
         if let Request::ReadSource { .. } = request {
@@ -636,9 +645,10 @@ impl World {
                     self.places[number] = Place::Paused(Arc::clone(seat), now);
                 }
             }
-            Fault::Isolate(number) => self.cut(Some(number), false),
-            Fault::Outage => self.cut(None, false),
-            Fault::Hang => self.cut(None, true),
+            Fault::Isolate(number) => self.cut(Some(number), How::Away),
+            Fault::Outage => self.cut(None, How::Away),
+            Fault::Hang => self.cut(None, How::Silent),
+            Fault::Full => self.cut(None, How::Full),
         }
     }
 
@@ -709,13 +719,13 @@ impl World {
         }
     }
 
-    fn cut(&mut self, whom: Option<usize>, silent: bool) {
-        self.weather = Some(Weather { whom, silent, since: self.now });
+    fn cut(&mut self, whom: Option<usize>, how: How) {
+        self.weather = Some(Weather { whom, how, since: self.now });
         if whom.is_none() {
-            let outage = Outage { from: self.now, to: None, silent };
+            let outage = Outage { from: self.now, to: None, how };
             Arc::make_mut(&mut self.history).outages.push(outage);
         }
-        if silent {
+        if how != How::Away {
             return;
         }
         for number in 0..self.places.len() {
@@ -829,6 +839,7 @@ impl World {
     }
 }
 
-fn is_write(request: &Request) -> bool {
+/// Whether a request is to change something.
+pub fn is_write(request: &Request) -> bool {
     !request.verb().starts_with("read-")
 }

@@ -1,7 +1,7 @@
 //! Leases that follow something.
 
 use super::*;
-use crate::operator::follow::{NODE_NAMESPACE, Sighting, Sign};
+use crate::operator::follow::{NODE_NAMESPACE, Sighting, Sign, View};
 
 impl Play {
     /// A primary that may watch all kinds of sources, with a lease of 10 s that follows `from`, granted.
@@ -141,6 +141,129 @@ fn a_lease_ends_only_after_its_source_was_read_at_its_deadline() {
     play.until(is_end);
 }
 
+/// What it follows is read one after the other, and all of it takes longer than what was read first is new.
+#[test]
+fn a_lease_ends_though_a_chain_of_sources_is_read_slowly() {
+    const ANSWER: u64 = 300;
+    let from = |name: &str| json!({"lease": {"name": name}});
+    let mut play = Play::following(from("b"));
+    let chain = [("b", from("c")), ("c", from("d")), ("d", from("e")), ("e", node())].map(|(name, from)| {
+        let lease = play.lease(|lease| {
+            granted(lease);
+            lease["metadata"]["name"] = json!(name);
+            lease["metadata"]["uid"] = json!(format!("{name:0>8}-95a5-4bb1-8f0b-5b2a6e1f6f10"));
+            lease["spec"] = json!({"ttlSeconds": 60, "renewFrom": from});
+            lease["status"]["grantedTTLSeconds"] = json!(60);
+            lease["status"]["expiryTime"] = json!("2027-01-15T08:01:00.100000Z");
+        });
+        play.observe(Observation::Lease(None, Seen::There(lease.clone())));
+        (name, lease)
+    });
+    let heartbeat = play.heartbeat("0");
+    play.see(SourceKind::Node, heartbeat.clone());
+    let begun = play.mono;
+    while play.mono < begun + Duration::from_secs(14) {
+        let asked = play.asked.clone();
+        play.pass(ANSWER);
+        for (ticket, request) in asked {
+            let is_of_cart = request.lease().is_some_and(|lease| &*lease.name == "cart");
+            match request {
+                Request::WriteStatus { status, .. } if is_of_cart && status["endTime"].is_string() => return,
+                Request::WriteStatus { status, .. } if is_of_cart => {
+                    let lease = play.lease(|lease| {
+                        lease["spec"] = spec(&from("b"));
+                        lease["status"] = status;
+                    });
+                    play.answer(ticket, Answer::Lease(lease));
+                }
+                Request::ReadLease { lease } => {
+                    let (_, known) =
+                        chain.iter().find(|(name, _)| **name == *lease.name).expect("one of the chain");
+                    play.answer(ticket, Answer::Lease(known.clone()));
+                }
+                Request::ReadSource { .. } => {
+                    play.answer_of_another_kind(ticket, Answer::Source(Box::new(heartbeat.clone())));
+                }
+                Request::WriteLessor { .. } | Request::ReadLessor => {
+                    let lessor = play.lessor(json!({"primary": ME, "term": 1}));
+                    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+                }
+                // What is said of the others may wait.
+                _ => {}
+            }
+        }
+    }
+    panic!("it doesn't end: asked {:#?}", play.asked);
+}
+
+#[test]
+fn what_was_read_before_an_outage_was_noticed_counts_for_no_end_after_it() {
+    let mut play = Play::following(node());
+    play.beat("0");
+    let status = play.status_written().expect("the condition").1.clone();
+    play.settle(&spec(&node()));
+    let heartbeat = play.heartbeat("0");
+    play.pass(10_000);
+    let ticket = play.until(reads_source);
+    play.answer(ticket, Answer::Source(Box::new(heartbeat.clone())));
+    let ticket = play.until(is_end);
+    // The server was silent for a while, and lease time stood still.
+    play.held = Duration::from_millis(300);
+    let lease = play.lease(|lease| {
+        lease["spec"] = spec(&node());
+        lease["status"] = status;
+    });
+    play.answer(ticket, Answer::Refused(Refusal::Conflict));
+    let ticket = play.until(|request| matches!(request, Request::ReadLease { .. }));
+    play.answer(ticket, Answer::Lease(lease));
+    play.pass(300);
+    assert!(!play.asked.iter().any(|(_, request)| is_end(request)), "{:#?}", play.asked);
+    let ticket = play.until(reads_source);
+    play.answer(ticket, Answer::Source(Box::new(heartbeat)));
+    play.until(is_end);
+}
+
+#[test]
+fn what_was_asked_before_the_deadline_counts_for_no_end_however_late_the_answer_comes() {
+    let mut play = Play::following(node());
+    let heartbeat = play.heartbeat("0");
+    let place = heartbeat.place.clone();
+    let lookout = Lookout {
+        kind: SourceKind::Node,
+        namespace: Some(place.namespace.clone()),
+        name: Some(place.name.clone()),
+    };
+    // It is there, and was shown before somebody followed it: so it has to be read.
+    play.observe(Observation::Source(lookout, Seen::All([place].into())));
+    let late = play.until(reads_source);
+    play.asked.retain(|(ticket, _)| *ticket != late);
+    play.pass(10_100);
+    let ticket = play.until(reads_source);
+    play.answer(ticket, Answer::Refused(Refusal::Failing("busy".to_owned())));
+    play.answer(late, Answer::Gone);
+    assert!(!play.asked.iter().any(|(_, request)| is_end(request)), "{:#?}", play.asked);
+    let ticket = play.until(reads_source);
+    play.answer(ticket, Answer::Gone);
+    play.until(is_end);
+}
+
+#[test]
+fn a_source_that_nobody_reads_while_the_server_asks_for_patience_is_read_right_after_that() {
+    let mut play = Play::following(node());
+    let place = play.heartbeat("0").place;
+    let lookout = Lookout {
+        kind: SourceKind::Node,
+        namespace: Some(place.namespace.clone()),
+        name: Some(place.name.clone()),
+    };
+    play.replica.patient_until = play.mono + Duration::from_secs(3);
+    play.observe(Observation::Source(lookout, Seen::All([place].into())));
+    assert_eq!(play.asked, []);
+    assert_eq!(play.replica.wake_at(&play.now()), Some(play.replica.patient_until));
+    play.pass(3_000);
+    play.ask(reads_source);
+}
+
 #[test]
 fn a_lease_does_not_end_as_long_as_its_source_may_not_be_read() {
     let mut play = Play::following(node());
@@ -155,7 +278,9 @@ fn a_lease_does_not_end_as_long_as_its_source_may_not_be_read() {
     play.pass(2_000);
     let ticket = play.until(reads_source);
     play.answer(ticket, Answer::Gone);
-    // It never was there, as far as anybody knows: nothing is left of the TTL.
+    // It never was there, as far as anybody knows: nothing is left of the TTL. Now it is due, and not before it was asked for.
+    let ticket = play.until(reads_source);
+    play.answer(ticket, Answer::Gone);
     play.until(is_end);
 }
 
@@ -216,6 +341,32 @@ fn a_lease_that_follows_itself_lives_by_renewals_of_its_own() {
     assert!(!play.asked.iter().any(|(_, request)| is_end(request)));
     play.pass(1_500);
     play.until(is_end);
+}
+
+#[test]
+fn a_lease_that_has_the_name_of_another_follows_nothing_for_it() {
+    const NEXT: &str = "7c2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f10";
+    const OTHER: &str = "8d2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f10";
+    let mut play = Play::follower();
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["spec"] = spec(&json!({"lease": {"name": "other"}}));
+    });
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["metadata"]["name"] = json!("other");
+        lease["metadata"]["uid"] = json!(OTHER);
+        lease["spec"] = spec(&json!({"lease": {"name": "cart"}}));
+    });
+    let [first, other] = [UID, OTHER].map(|uid| uid.parse().expect("a uid"));
+    assert!(matches!(play.replica.follows().view_of(other), Some(View::Refused(_))), "a circle");
+    // Nobody has seen the end of the first.
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["metadata"]["uid"] = json!(NEXT);
+    });
+    assert_eq!(play.replica.follows().view_of(first), None);
+    assert_eq!(play.replica.follows().view_of(other), Some(View::Alive { still: false }));
 }
 
 #[test]

@@ -118,6 +118,21 @@ fn a_lessor_that_was_deleted_is_made_anew_by_its_primary_under_a_new_term() {
 }
 
 #[test]
+fn what_came_due_while_the_kind_of_the_lessor_was_gone_is_done_when_it_is_back() {
+    let mut play = Play::primary();
+    grant(&mut play);
+    play.pass(9_990);
+    let ticket = play.ask(|request| matches!(request, Request::WriteLessor { .. }));
+    play.answer(ticket, Answer::Refused(Refusal::NoSuchKind));
+    play.pass(10);
+    assert_eq!(play.asked, []);
+    let lessor = play.lessor(json!({"primary": ME, "term": 1}));
+    play.observe(Observation::Lessor(Seen::There(Box::new(lessor))));
+    assert_eq!(play.replica.leads(), Some(1));
+    assert_eq!(play.status_written().map(|(_, status)| status["endTime"].is_string()), Some(true));
+}
+
+#[test]
 fn a_sign_of_the_incumbent_keeps_a_follower_from_claiming() {
     let mut play = Play::follower();
     play.see_lease(granted);
@@ -164,6 +179,20 @@ fn a_primary_that_sees_a_higher_term_gives_up_what_is_under_way() {
     play.observe(Observation::Lessor(Seen::There(Box::new(lessor))));
     assert_eq!(play.replica.leads(), None);
     assert_eq!(play.asked, []);
+}
+
+#[test]
+fn a_removal_that_a_demotion_cut_off_is_work_to_take_over_for() {
+    let mut play = Play::primary();
+    play.see_map("one", json!({"lessor.dev/lease": "cart"}));
+    play.see_lease(ended);
+    play.ask(|request| matches!(request, Request::Remove { .. }));
+    let lessor = play.lessor(json!({"primary": "other_1", "term": 2}));
+    play.observe(Observation::Lessor(Seen::There(Box::new(lessor))));
+    assert_eq!((play.replica.leads(), &*play.asked), (None, &[][..]));
+    // The next primary does nothing.
+    play.pass(10_000);
+    play.ask(|request| matches!(request, Request::ReadLessor));
 }
 
 /// Lets the primary find that the lease carries a term of 9, above its own. It asks at once who is primary.
@@ -217,6 +246,121 @@ fn a_hindered_release_is_no_work_to_take_over_for() {
     });
     play.pass(60_000);
     assert_eq!(play.asked, []);
+}
+
+/// Lets a follower see a lease that has ended, whose release is not done for this reason.
+fn see_hindered(play: &mut Play, reason: &str) {
+    play.see_lease(|lease| {
+        ended(lease);
+        let hindered = json!({"type": "Released", "status": "False", "reason": reason,
+            "message": "configmap shop/stuck: no answer", "lastTransitionTime": "2027-01-15T08:00:10Z"});
+        lease["status"]["conditions"].as_array_mut().expect("conditions").push(hindered);
+    });
+}
+
+#[test]
+fn a_hindrance_that_may_pass_is_taken_up_when_its_primary_shows_no_life() {
+    let mut play = Play::follower();
+    play.see_map("stuck", json!({"lessor.dev/lease": "cart"}));
+    see_hindered(&mut play, "Retrying");
+    for _ in 0..3 {
+        play.pass(100_000);
+        assert_eq!(play.asked, []);
+        let proof = play.lessor(json!({"primary": "other_1", "term": 1}));
+        play.observe(Observation::Lessor(Seen::There(Box::new(proof))));
+    }
+    play.pass(119_000);
+    assert_eq!(play.asked, []);
+    play.pass(6_000);
+    play.ask(|request| matches!(request, Request::ReadLessor));
+}
+
+#[test]
+fn an_object_that_changes_after_its_hindrance_is_taken_up_unless_a_primary_lives() {
+    for lives in [false, true] {
+        let mut play = Play::follower();
+        see_hindered(&mut play, "Hindered");
+        play.see_map("stuck", json!({"lessor.dev/lease": "cart"}));
+        play.pass(1_000);
+        if lives {
+            let proof = play.lessor(json!({"primary": "other_1", "term": 1}));
+            play.observe(Observation::Lessor(Seen::There(Box::new(proof))));
+        }
+        play.pass(300_000);
+        assert_eq!(play.asked.is_empty(), lives, "{:?}", play.asked);
+    }
+}
+
+#[test]
+fn a_primary_that_tries_again_and_again_in_vain_is_heard_well_within_the_patience_of_followers() {
+    let mut play = Play::primary();
+    play.see_map("stuck", json!({"lessor.dev/lease": "cart"}));
+    see_hindered(&mut play, "Retrying");
+    play.pass(0);
+    let mut shown = Vec::new();
+    let mut conditions = json!([]);
+    let begin = play.mono;
+    while play.mono < begin + Duration::from_secs(300) {
+        play.pass(100);
+        for (ticket, request) in play.asked.clone() {
+            let answer = match request {
+                Request::Remove { .. } => Answer::Refused(Refusal::Forbidden("no".to_owned())),
+                Request::WriteStatus { status, .. } => Answer::Lease(play.lease(|lease| {
+                    ended(lease);
+                    lease["status"]["conditions"] = status["conditions"].clone();
+                })),
+                Request::WriteLessor { status, .. } => {
+                    match status.get("conditions") {
+                        Some(written) => conditions = written.clone(),
+                        None => shown.push(play.mono),
+                    }
+                    let status = json!({"primary": ME, "term": 1, "conditions": conditions});
+                    Answer::Lessor(Box::new(play.lessor(status)))
+                }
+                request => panic!("{request:?}"),
+            };
+            play.answer(ticket, answer);
+        }
+    }
+    let longest = shown.windows(2).map(|pair| pair[1] - pair[0]).max().expect("signs");
+    assert!(longest < Duration::from_secs(100), "{shown:?}");
+    assert!(shown.len() <= 10, "{shown:?}");
+}
+
+#[test]
+fn an_object_that_can_not_be_looked_at_keeps_nobody_from_taking_over_for_another_lease() {
+    let mut play = Play::follower();
+    for name in ["one", "two"] {
+        play.see_map(name, json!({"lessor.dev/lease": "cart"}));
+    }
+    play.see_lease(ended);
+    play.pass(100);
+    play.see_lease(|lease| {
+        lease["metadata"]["name"] = json!("other");
+        lease["metadata"]["uid"] = json!("0e2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f11");
+    });
+    let look = |play: &mut Play| {
+        play.pass(6_000);
+        let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
+        let lessor = play.lessor_at(1, json!({"primary": "other_1", "term": 1}));
+        play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    };
+    look(&mut play);
+    let ticket = play.ask(|request| matches!(request, Request::ReadObject { .. }));
+    play.answer(ticket, Answer::Refused(Refusal::NoAnswer(String::new())));
+    look(&mut play);
+    play.ask(|request| matches!(request, Request::ReadLease { .. }));
+}
+
+#[test]
+fn a_primary_that_gives_up_a_changed_object_again_shows_that_it_lives() {
+    let mut play = Play::primary();
+    play.see_map("stuck", json!({"lessor.dev/lease": "cart"}));
+    see_hindered(&mut play, "Hindered");
+    let ticket = play.ask(|request| matches!(request, Request::Remove { .. }));
+    play.answer(ticket, Answer::Refused(Refusal::Unremovable("no".to_owned())));
+    let shows = |(_, request): &(Ticket, Request)| matches!(request, Request::WriteLessor { .. });
+    assert!(play.asked.iter().any(shows), "{:?}", play.asked);
 }
 
 #[test]
@@ -276,4 +420,81 @@ fn a_stop_waits_for_what_is_under_way_and_begins_nothing() {
     play.ask(|request| matches!(request, Request::Remove { .. }));
     play.answer(ticket, Answer::Deleted);
     play.ask(|request| matches!(request, Request::WriteLessor { status, .. } if status["primary"].is_null()));
+}
+
+#[test]
+fn a_follower_takes_over_what_the_primary_says_remains_of_a_suspended_lease() {
+    let mut play = Play::follower();
+    let suspended = |lease: &mut Value, left: u64| {
+        granted(lease);
+        lease["spec"]["suspend"] = json!(true);
+        lease["status"]["expiryTime"] = json!(null);
+        lease["status"]["remainingSeconds"] = json!(left);
+        lease["status"]["conditions"][0]["reason"] = json!("Suspended");
+        lease["status"]["conditions"][0]["message"] =
+            json!(format!("suspended: {left} s remain once spec.suspend is false"));
+    };
+    // Restored, with three seconds more than the primary knows of, which the API server's record leaves open.
+    play.see_lease(granted);
+    play.see_lease(|lease| suspended(lease, 10));
+    play.pass_as_follower(60_000);
+    assert_eq!(play.asked, []);
+}
+
+#[test]
+fn a_new_primary_removes_nothing_for_a_lease_before_it_has_written_to_it() {
+    let mut play = Play::follower();
+    play.see_lease(ended);
+    play.see_map("attached", json!({"lessor.dev/lease": "cart"}));
+    play.pass_as_follower(8_000);
+    let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
+    let mut lessor = play.lessor(json!({"primary": "other_1", "term": 1}));
+    lessor.metadata.resource_version = Some("1".to_owned());
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    let ticket = play.ask(|request| matches!(request, Request::ReadObject { .. }));
+    let meta: ObjectMeta = serde_json::from_value(json!({
+        "namespace": "shop", "name": "attached", "uid": UID, "resourceVersion": play.next_version(),
+        "annotations": {"lessor.dev/lease": "cart"},
+    }))
+    .expect("metadata");
+    play.answer(ticket, Answer::Object(Box::new(meta)));
+    let ticket = play.ask(|request| matches!(request, Request::WriteLessor { .. }));
+    let lessor = play.lessor(json!({"primary": ME, "term": 2}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    assert_eq!(play.replica.leads(), Some(2));
+    // Once that is done, no release that is still under way can be.
+    let ticket = play.ask(|request| matches!(request, Request::WriteStatus { version: 2, .. }));
+    let mut other = play.clone();
+    // It is as it was.
+    let lease = play.lease(|lease| {
+        ended(lease);
+        lease["status"]["term"] = json!(2);
+    });
+    play.answer(ticket, Answer::Lease(lease));
+    play.ask(|request| matches!(request, Request::Remove { .. }));
+    // It was released.
+    other.answer(ticket, Answer::Refused(Refusal::Conflict));
+    let ticket = other.ask(|request| matches!(request, Request::ReadLease { .. }));
+    let lease = other.lease(|lease| {
+        lease["metadata"]["uid"] = json!("0e2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f11");
+        granted(lease);
+    });
+    other.answer(ticket, Answer::Lease(lease));
+    assert!(
+        !other.asked.iter().any(|(_, request)| matches!(request, Request::Remove { .. })),
+        "{:#?}",
+        other.asked
+    );
+}
+
+#[test]
+fn a_follower_has_nothing_to_take_over_for_what_a_new_list_does_not_show() {
+    let mut play = Play::follower();
+    play.see_lease(ended);
+    play.see_map("attached", json!({"lessor.dev/lease": "cart"}));
+    play.observe(Observation::Object(Arc::new(Kind::config_map()), None, Seen::All(Default::default())));
+    let lease = play.lease(ended);
+    play.observe(Observation::Lease(None, Seen::Gone(lease)));
+    play.pass_as_follower(60_000);
+    assert_eq!(play.asked, []);
 }

@@ -146,6 +146,45 @@ fn only_so_many_keys_run_at_once() {
 }
 
 #[test]
+fn a_lane_that_is_stuck_leaves_half_of_the_slots_and_goes_on_when_it_moves() {
+    let mut lease = WriterLease::new(Config { max_running: 4, ..config() });
+    lease.observe_claim(Holder::Nobody, 0, s(0));
+    assert_eq!(all(&mut lease, s(0)), [claim_empty(1)]);
+    lease.claimed(1, s(0), s(0));
+    for key in ["a", "b", "c", "d"] {
+        lease.try_work_in(Lane(1), key, s(1));
+    }
+    assert_eq!(runs(&mut lease, s(1)), ["a", "b"]);
+    // What waits for a slot is no reason to wake up.
+    assert!(wake(&lease, s(1)) > s(1));
+    lease.try_work_in(Lane(2), "other", s(2));
+    assert_eq!(runs(&mut lease, s(2)), ["other"]);
+    lease.try_work("urgent", s(2));
+    lease.try_work_in(Lane(2), "another", s(2));
+    assert_eq!(runs(&mut lease, s(2)), ["urgent"]);
+    lease.done(&"other", WorkResult::Extend, false, s(2), s(2));
+    lease.done(&"a", WorkResult::None, false, s(2), s(2));
+    assert_eq!(runs(&mut lease, s(2)), ["c", "another"]);
+    for key in ["b", "c", "another"] {
+        lease.done(&key, WorkResult::None, false, s(2), s(2));
+    }
+    assert_eq!(runs(&mut lease, s(2)), ["d"]);
+}
+
+#[test]
+fn work_that_is_tried_in_another_lane_moves_there() {
+    let mut lease = WriterLease::new(Config { max_running: 2, ..config() });
+    lease.observe_claim(Holder::Nobody, 0, s(0));
+    assert_eq!(all(&mut lease, s(0)), [claim_empty(1)]);
+    lease.claimed(1, s(0), s(0));
+    lease.try_work_in(Lane(1), "a", s(1));
+    lease.try_work_in(Lane(1), "b", s(1));
+    assert_eq!(runs(&mut lease, s(1)), ["a"]);
+    lease.try_work("b", s(1));
+    assert_eq!(runs(&mut lease, s(1)), ["b"]);
+}
+
+#[test]
 fn to_finish_what_does_not_run_is_told() {
     let mut lease = leader(s(0));
     let before = lease.clone();
