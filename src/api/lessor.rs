@@ -83,6 +83,11 @@ pub struct LessorStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transitions: Option<i64>,
 
+    /// For how many milliseconds altogether the API server could not write, as primaries have found out: it answered, but nobody
+    /// could renew. All deadlines have moved by that, on every replica.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_milliseconds: Option<i64>,
+
     /// How many leases there were when this was last written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases: Option<i64>,

@@ -44,8 +44,10 @@ pub struct LeaseClock {
     suspect: bool,
     /// Lease time at the last write that was seen, whoever's it was.
     written: Duration,
-    /// The server can't write, as far as is known: where lease time goes on once it can.
-    unable_since: Option<Duration>,
+    /// The server can't write, as far as is known: where lease time goes on once it can, and what was held when that was found.
+    unable_since: Option<(Duration, Duration)>,
+    /// How much was held since the server was found to be unable to write, until it could again.
+    unwritable: Duration,
     /// When the requests were sent that nothing later excuses.
     out: BTreeMap<u64, Duration>,
 }
@@ -67,6 +69,7 @@ impl LeaseClock {
             suspect: false,
             written: Duration::ZERO,
             unable_since: None,
+            unwritable: Duration::ZERO,
             out: BTreeMap::new(),
         }
     }
@@ -141,7 +144,8 @@ impl LeaseClock {
     /// after this.
     pub fn could_not_write(&mut self, mono: Duration) {
         let now = self.reads(mono);
-        self.unable_since.get_or_insert(self.written.max(now.saturating_sub(Self::DOUBT)).min(now));
+        let since = self.written.max(now.saturating_sub(Self::DOUBT)).min(now);
+        self.unable_since.get_or_insert((since, self.held));
     }
 
     /// The server has written something just now, for whomever.
@@ -149,10 +153,29 @@ impl LeaseClock {
         if self.stands_still(mono) {
             return;
         }
-        if let Some(since) = self.unable_since.take() {
+        self.unwritable = self.unwritable(mono);
+        if let Some((since, _)) = self.unable_since.take() {
             self.held = self.held.max(mono.saturating_sub(since));
         }
         self.written = self.reads(mono);
+    }
+
+    /// How much was held so far since the server could not write, all times together: what is in doubt as if it could from now
+    /// on.
+    pub fn unwritable(&self, mono: Duration) -> Duration {
+        let doubted = self.unable_since.map(|(since, held)| {
+            let no_lease_time = mono.saturating_sub(self.reads(mono).min(since));
+            no_lease_time.saturating_sub(held)
+        });
+        self.unwritable + doubted.unwrap_or_default()
+    }
+
+    /// So much more of the time was no lease time, since the server could not write: another found that out.
+    pub fn hold(&mut self, unwritable: Duration) {
+        self.held += unwritable;
+        if let Some((_, held)) = &mut self.unable_since {
+            *held += unwritable;
+        }
     }
 
     /// Nobody waits for this request any more. That says nothing of the server, but doesn't excuse it either: from
@@ -261,6 +284,33 @@ mod tests {
         assert_eq!(reads(&clock, 21_000), 2000);
         clock.wrote(at(30_000));
         assert_eq!(reads(&clock, 31_000), 12_000, "once");
+    }
+
+    #[test]
+    fn what_another_found_out_is_held_once() {
+        let mut clock = clock();
+        clock.wrote(at(1000));
+        clock.could_not_write(at(5000));
+        assert_eq!(clock.unwritable(at(8000)), at(7000), "as if it could be written from now on");
+        clock.hold(at(3000));
+        assert_eq!((reads(&clock, 8000), clock.unwritable(at(8000))), (5000, at(4000)));
+        clock.wrote(at(9000));
+        assert_eq!((reads(&clock, 9000), clock.unwritable(at(9000))), (1000, at(5000)));
+    }
+
+    #[test]
+    fn what_is_held_as_silence_counts_too_where_a_write_fails() {
+        let mut clock = clock();
+        clock.wrote(at(1000));
+        clock.heard(at(3000));
+        clock.sent(1, at(9000));
+        clock.could_not_write(at(9100));
+        clock.failed(1);
+        assert_eq!((reads(&clock, 9200), clock.unwritable(at(9200))), (3000, at(8200)));
+        clock.answered(2, at(9500));
+        assert_eq!((reads(&clock, 9500), clock.unwritable(at(9500))), (3000, at(8500)));
+        clock.wrote(at(10_000));
+        assert_eq!((reads(&clock, 10_000), clock.unwritable(at(11_000))), (1000, at(9000)));
     }
 
     #[test]

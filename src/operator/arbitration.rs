@@ -17,7 +17,10 @@
 //! It takes that a term gets onto a `Lessor` by a claim of that very object only. A primary whose `Lessor` was deleted
 //! can't prove itself on a new one: it claims it, and goes on under a new term.
 
-use std::hash::{Hash, Hasher};
+use std::{
+    hash::{Hash, Hasher},
+    time::Duration,
+};
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
@@ -47,11 +50,40 @@ impl Known {
         self.status.term.unwrap_or_default()
     }
 
+    /// For how long altogether nothing could be written.
+    pub fn held(&self) -> Duration {
+        let held = self.status.held_milliseconds.map(u64::try_from);
+        held.and_then(Result::ok).map_or(Duration::ZERO, Duration::from_millis)
+    }
+
     /// The lowest term that may be claimed on it: see [the module](self).
     fn next_term(&self) -> Term {
         match self.term() {
             0 => Term::try_from(self.version).unwrap_or_default(),
             term => term.saturating_add(1),
+        }
+    }
+}
+
+/// What a write of the `Lessor` says beside who writes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Statement {
+    /// The time.
+    pub at: Timestamp,
+    /// How many leases there are.
+    pub leases: usize,
+    /// For how long altogether nothing could be written.
+    pub held: Duration,
+}
+
+impl Statement {
+    fn in_status(&self, known: &Known) -> LessorStatus {
+        let held = self.held.max(known.held());
+        LessorStatus {
+            leases: i64::try_from(self.leases).ok(),
+            // Most have never held anything.
+            held_milliseconds: i64::try_from(held.as_millis()).ok().filter(|held| *held > 0),
+            ..known.status.clone()
         }
     }
 }
@@ -126,7 +158,11 @@ impl Arbitration {
     /// Feeds all that decides what is next.
     pub(super) fn digest(&self, state: &mut impl Hasher) {
         let known = self.known.as_ref();
-        known.map(|known| (known.version, &known.status.primary, known.status.term)).hash(state);
+        known
+            .map(|known| {
+                (known.version, &known.status.primary, known.status.term, known.status.held_milliseconds)
+            })
+            .hash(state);
         (&self.stage, self.claiming).hash(state);
     }
 
@@ -160,9 +196,9 @@ impl Arbitration {
 
     /// Begins a proof that this replica is primary under `term`. If the `Lessor` has been deleted since, it becomes a
     /// claim of a new one.
-    pub fn prove(&mut self, term: Term, leases: usize, now: Timestamp) -> Move {
+    pub fn prove(&mut self, term: Term, said: &Statement) -> Move {
         self.stage = Stage::Proving(term);
-        self.write_proof(term, leases, now)
+        self.write_proof(term, said)
     }
 
     /// Begins a claim.
@@ -173,16 +209,15 @@ impl Arbitration {
     }
 
     /// Begins the release; `None` if there is nothing to release.
-    pub fn resign(&mut self, leases: usize) -> Option<Request> {
+    pub fn resign(&mut self, said: &Statement) -> Option<Request> {
         let known = self.known.as_ref().filter(|known| self.holder(known) == Holder::Me)?;
         self.stage = Stage::Resigning;
-        let mut status = known.status.clone();
-        status.leases = i64::try_from(leases).ok();
+        let status = said.in_status(known);
         Some(Request::WriteLessor { version: known.version, status: patch(&status, None) })
     }
 
     /// Goes on with the answer to what was sent last. What it shows must have been [seen](Self::see) before.
-    pub fn answered(&mut self, answer: &Answer, was: &Request, leases: usize, now: Timestamp) -> Move {
+    pub fn answered(&mut self, answer: &Answer, was: &Request, said: &Statement) -> Move {
         let wrote = matches!(was, Request::WriteLessor { .. });
         match (answer, self.stage.clone()) {
             (_, Stage::Idle) => Move::Decided(Verdict::Failed),
@@ -191,9 +226,9 @@ impl Arbitration {
             (Answer::Lessor(_), Stage::Claiming { .. }) if wrote => {
                 self.decide(Verdict::Claimed(self.claiming))
             }
-            (Answer::Lessor(_), Stage::Proving(term)) => self.write_proof(term, leases, now),
+            (Answer::Lessor(_), Stage::Proving(term)) => self.write_proof(term, said),
             (Answer::Lessor(_), Stage::Claiming { reason, before, .. }) => {
-                self.read_for_claim(reason, before, leases, now)
+                self.read_for_claim(reason, before, said)
             }
             (Answer::Gone | Answer::Deleted, _) => {
                 self.known = None;
@@ -209,7 +244,7 @@ impl Arbitration {
     }
 
     /// Goes on after a [`Move::Check`].
-    pub fn checked(&mut self, still_undone: bool, leases: usize, now: Timestamp) -> Move {
+    pub fn checked(&mut self, still_undone: bool, said: &Statement) -> Move {
         if !still_undone {
             return self.decide(Verdict::Abstained);
         }
@@ -221,7 +256,7 @@ impl Arbitration {
         {
             return self.decide(Verdict::Lost);
         }
-        self.write_claim(leases, now)
+        self.write_claim(said)
     }
 
     /// Gives up whatever is under way.
@@ -230,18 +265,12 @@ impl Arbitration {
         Verdict::Failed
     }
 
-    fn read_for_claim(
-        &mut self,
-        reason: Reason<Work>,
-        before: Option<Version>,
-        leases: usize,
-        now: Timestamp,
-    ) -> Move {
+    fn read_for_claim(&mut self, reason: Reason<Work>, before: Option<Version>, said: &Statement) -> Move {
         let Some(known) = &self.known else { return Move::Send(Request::ReadLessor) };
         let named = self.holder(known);
         match reason {
-            _ if named == Holder::Nobody => self.write_claim(leases, now),
-            Reason::Empty if named == Holder::Me => self.write_claim(leases, now),
+            _ if named == Holder::Nobody => self.write_claim(said),
+            Reason::Empty if named == Holder::Me => self.write_claim(said),
             Reason::Empty => self.decide(Verdict::Lost),
             // The incumbent has given a sign of life since the wait for it ended.
             Reason::Overdue(_) if before != Some(known.version) => self.decide(Verdict::Lost),
@@ -249,19 +278,18 @@ impl Arbitration {
         }
     }
 
-    fn write_claim(&mut self, leases: usize, now: Timestamp) -> Move {
+    fn write_claim(&mut self, said: &Statement) -> Move {
         let (Some(known), Stage::Claiming { term, .. }) = (&self.known, &self.stage) else {
             return Move::Send(Request::ReadLessor);
         };
         self.claiming = (*term).max(known.next_term());
         let status = LessorStatus {
             term: Some(self.claiming),
-            acquire_time: Some(time::micro(now)),
+            acquire_time: Some(time::micro(said.at)),
             proved_time: None,
             transitions: Some(known.status.transitions.unwrap_or_default().saturating_add(1)),
-            leases: i64::try_from(leases).ok(),
             version: Some(env!("CARGO_PKG_VERSION").to_owned()),
-            ..known.status.clone()
+            ..said.in_status(known)
         };
         Move::Send(Request::WriteLessor {
             version: known.version,
@@ -269,7 +297,7 @@ impl Arbitration {
         })
     }
 
-    fn write_proof(&mut self, term: Term, leases: usize, now: Timestamp) -> Move {
+    fn write_proof(&mut self, term: Term, said: &Statement) -> Move {
         let Some(known) = &self.known else { return Move::Send(Request::ReadLessor) };
         if self.holder(known) == Holder::Other || known.term() > term {
             return self.decide(Verdict::Lost);
@@ -277,13 +305,12 @@ impl Arbitration {
         if known.term() < term {
             let before = Some(known.version);
             self.stage = Stage::Claiming { term: term.saturating_add(1), reason: Reason::Empty, before };
-            return self.write_claim(leases, now);
+            return self.write_claim(said);
         }
         let status = LessorStatus {
             term: Some(term),
-            proved_time: Some(time::micro(now)),
-            leases: i64::try_from(leases).ok(),
-            ..known.status.clone()
+            proved_time: Some(time::micro(said.at)),
+            ..said.in_status(known)
         };
         Move::Send(Request::WriteLessor {
             version: known.version,
@@ -305,6 +332,7 @@ fn patch(status: &LessorStatus, primary: Option<&str>) -> Value {
         "acquireTime": status.acquire_time,
         "provedTime": status.proved_time,
         "transitions": status.transitions,
+        "heldMilliseconds": status.held_milliseconds,
         "leases": status.leases,
         "version": status.version,
     })
@@ -316,7 +344,7 @@ mod tests {
 
     use super::*;
 
-    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+    const SAID: Statement = Statement { at: Timestamp::UNIX_EPOCH, leases: 0, held: Duration::ZERO };
 
     fn lessor(version: u64, primary: &str, term: Term) -> Lessor {
         serde_json::from_value(json!({
@@ -329,7 +357,7 @@ mod tests {
 
     fn answered(arbitration: &mut Arbitration, answer: Lessor, was: &Request) -> Move {
         arbitration.see(&answer).expect("readable");
-        arbitration.answered(&Answer::Lessor(Box::new(answer)), was, 0, NOW)
+        arbitration.answered(&Answer::Lessor(Box::new(answer)), was, &SAID)
     }
 
     /// A claim for overdue work that has read the `Lessor` and now looks at the work.
@@ -385,10 +413,10 @@ mod tests {
             // The incumbent makes it anew.
             version += 1;
             let proof =
-                if led == 0 { incumbent.claim(1, Reason::Empty) } else { incumbent.prove(led, 0, NOW) };
+                if led == 0 { incumbent.claim(1, Reason::Empty) } else { incumbent.prove(led, &SAID) };
             let Move::Send(read) = proof else { panic!("no request: {proof:?}") };
             incumbent.see_none();
-            assert_eq!(incumbent.answered(&Answer::Gone, &read, 0, NOW), Move::Send(Request::CreateLessor));
+            assert_eq!(incumbent.answered(&Answer::Gone, &read, &SAID), Move::Send(Request::CreateLessor));
             let claim = answered(&mut incumbent, fresh(version), &Request::CreateLessor);
             let (at, term) = claimed(&claim);
             assert_eq!(at, version);
@@ -411,7 +439,7 @@ mod tests {
 
     #[test]
     fn a_claim_is_bound_to_the_version_that_was_overdue() {
-        let Move::Send(Request::WriteLessor { version, .. }) = checking().checked(true, 0, NOW) else {
+        let Move::Send(Request::WriteLessor { version, .. }) = checking().checked(true, &SAID) else {
             panic!("no claim")
         };
         assert_eq!(version, 7);
@@ -421,14 +449,14 @@ mod tests {
     fn a_takeover_seen_while_the_work_is_looked_at_is_not_taken_over() {
         let mut arbitration = checking();
         arbitration.see(&lessor(8, "third", 2)).expect("readable");
-        assert_eq!(arbitration.checked(true, 0, NOW), Move::Decided(Verdict::Lost));
+        assert_eq!(arbitration.checked(true, &SAID), Move::Decided(Verdict::Lost));
     }
 
     #[test]
     fn a_release_seen_while_the_work_is_looked_at_is_claimed() {
         let mut arbitration = checking();
         arbitration.see(&lessor(8, "", 1)).expect("readable");
-        let next = arbitration.checked(true, 0, NOW);
+        let next = arbitration.checked(true, &SAID);
         assert!(matches!(next, Move::Send(Request::WriteLessor { version: 8, .. })), "{next:?}");
     }
 }

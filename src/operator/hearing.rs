@@ -95,6 +95,8 @@ pub struct Now {
     pub silence: Duration,
     /// Whether it is not heard at present: lease time stands still.
     pub deaf: bool,
+    /// How much of the time was no lease time since the API server was found to be unable to write, or won't be once it can.
+    pub unwritable: Duration,
 }
 
 impl Default for Hearing {
@@ -136,6 +138,7 @@ impl Hearing {
             }),
             silence: mono.saturating_sub(state.clock.last_life()),
             deaf: state.clock.stands_still(mono),
+            unwritable: state.clock.unwritable(mono),
         }
     }
 
@@ -155,6 +158,11 @@ impl Hearing {
             state.newest = version;
         }
         self.with_clock(LeaseClock::wrote);
+    }
+
+    /// Takes in that the API server could not write for so much longer than this replica has noticed.
+    pub fn hold(&self, unwritable: Duration) {
+        self.with_clock(|clock, _| clock.hold(unwritable));
     }
 
     /// Waits until the server is heard again after deafness.

@@ -13,6 +13,7 @@ pub mod figures;
 pub mod follow;
 mod guard;
 pub mod hearing;
+pub mod held;
 pub mod kinds;
 pub mod leases;
 pub mod members;

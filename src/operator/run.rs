@@ -265,6 +265,9 @@ impl Shell {
             };
             self.aborts.insert(ticket, self.requests.spawn(sending));
         }
+        if !output.hold.is_zero() {
+            self.hearing.hold(output.hold);
+        }
         if let Some(lookouts) = output.lookouts {
             self.look_out(lookouts);
         }

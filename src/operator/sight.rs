@@ -247,6 +247,7 @@ mod tests {
             server: None,
             silence: Duration::ZERO,
             deaf: false,
+            unwritable: Duration::ZERO,
         }
     }
 

@@ -412,6 +412,7 @@ mod tests {
             server: None,
             silence: Duration::ZERO,
             deaf: false,
+            unwritable: Duration::ZERO,
         };
         let situation = Situation {
             record: &record,

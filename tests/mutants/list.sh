@@ -104,7 +104,7 @@ mutant 'an end is committed on an old sign of life' 'unit operator::replica' src
 
 mutant 'a follower takes over on what its watch shows, without a fresh look' 'unit operator::replica' src/operator/arbitration.rs \
   'Reason::Overdue(work) => Move::Check(work),' \
-  'Reason::Overdue(_) if @ => self.write_claim(leases, now),
+  'Reason::Overdue(_) if @ => self.write_claim(said),
             Reason::Overdue(work) => Move::Check(work),'
 
 mutant 'work under way goes on after a demotion' 'unit operator::replica' src/operator/replica/role.rs \
@@ -144,6 +144,13 @@ mutant 'nothing is written for sure before a lease ends' 'unit operator::replica
 
 mutant 'time runs while the server cannot write' 'unit lessor::clock' src/lessor/clock.rs \
   'self.held = self.held.max(mono.saturating_sub(since));' 'if !@ { self.held = self.held.max(mono.saturating_sub(since)); }'
+
+mutant 'followers are not told what was held since nothing could be written' 'unit operator::replica' src/operator/replica/act.rs \
+  '|| self.holds_unsaid(now)' '|| !@ && self.holds_unsaid(now)'
+
+mutant 'followers do not hold what the primary has held' 'unit operator::replica' src/operator/replica/observe.rs \
+  'Some(held) => self.out.hold += held.see(known.held(), now),' \
+  'Some(held) => { let missed = held.see(known.held(), now); if !@ { self.out.hold += missed; } }'
 
 mutant 'each replica has its own account of what remains of a suspended lease' 'unit operator::replica' src/operator/leases.rs \
   '.filter(|_| change.status_written && !self.lessor.is_primary())' '.filter(|_| !@ && change.status_written && !self.lessor.is_primary())'

@@ -67,6 +67,7 @@ fn main() -> ExitCode {
         outage::no_lease_ends_while_the_api_server_hangs,
         outage::no_lease_ends_while_the_api_server_cannot_write,
         quiet::at_rest_nobody_writes,
+        outage::followers_hold_what_the_primary_held_while_the_api_server_could_not_write,
         outage::a_replica_that_is_cut_off_alone_ends_nothing_early_and_little_late,
         outage::leases_end_though_each_answer_takes_more_than_a_second,
         outage::a_lease_ends_though_idle_connections_are_cut_again_and_again,

@@ -10,11 +10,13 @@ use kube::{
 };
 use lessor_cluster::{Cluster, proxy::Faults};
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
     holder::{Holder, Tally},
-    replicas::{LEASE_DURATION, OwnCluster, PATIENCE, Replicas, Way, shared, wall, within},
+    replicas::{
+        LEASE_DURATION, OwnCluster, PATIENCE, Replicas, Way, shared, terms_since_the_first, wall, within,
+    },
 };
 
 const TTL: Duration = Duration::from_secs(15);
@@ -52,31 +54,66 @@ pub(crate) async fn no_lease_ends_while_the_api_server_hangs() {
     .await;
 }
 
-/// A server whose storage is full still answers and lists, but writes nothing; here, since a webhook doesn't answer.
 pub(crate) async fn no_lease_ends_while_the_api_server_cannot_write() {
     outage("full", Duration::from_secs(40), async |cluster, length| {
-        let webhook: ValidatingWebhookConfiguration = serde_json::from_value(json!({
-            "metadata": {"name": "full"},
-            "webhooks": [{
-                "name": "full.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"],
-                "clientConfig": {"url": "https://127.0.0.1:1/"}, "failurePolicy": "Fail", "timeoutSeconds": 1,
-                "rules": [{
-                    "apiGroups": ["lessor.dev"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"],
-                }],
-            }],
-        }))
-        .expect("a webhook");
-        let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(cluster.client().expect("a client"));
-        webhooks.create(&PostParams::default(), &webhook).await.expect("a webhook");
-        // Until the server calls it.
-        sleep(Duration::from_secs(2)).await;
-        let from = wall();
+        let from = fill(cluster).await;
         sleep(length).await;
         let to = wall();
-        webhooks.delete("full", &DeleteParams::default()).await.expect("it is deleted");
+        empty(cluster).await;
         (from, to)
     })
     .await;
+}
+
+/// Followers write nothing before they take over, so of such an outage that is over by then they know from the primary.
+pub(crate) async fn followers_hold_what_the_primary_held_while_the_api_server_could_not_write() {
+    let cluster = OwnCluster::start().await;
+    let replicas = Replicas::three_on(cluster.0, "full-shortly", Way::Direct).await;
+    replicas.config_map("left", json!({"lessor.dev/lease": "left"}), &["a"]).await;
+    replicas.granted("left", json!({"ttlSeconds": TTL.as_secs()})).await;
+    let deadline = Instant::now() + TTL;
+    let from = fill(cluster.0).await;
+    // Over before a follower would try to take over.
+    sleep_until(deadline + LEASE_DURATION / 10).await;
+    let to = wall();
+    empty(cluster.0).await;
+    sleep(LEASE_DURATION).await;
+    assert!(replicas.lives("left").await, "it has had no time to be renewed");
+    within(TTL + LEASE_DURATION + PATIENCE, "the lease is gone", async || {
+        replicas.leases().get_opt("left").await.ok()?.is_none().then_some(())
+    })
+    .await;
+    let held = replicas.status().await.and_then(|status| status.held_milliseconds).unwrap_or_default();
+    let figures = replicas.check_with(&replicas.checker().outage(from, to), format_args!("{held} ms held"));
+    assert_eq!(terms_since_the_first(&figures).len(), 1, "the primary was deposed");
+}
+
+/// A server whose storage is full still answers and lists, but writes nothing; here, since a webhook doesn't answer. Answers
+/// with when it surely does so.
+async fn fill(cluster: &Cluster) -> Timestamp {
+    let webhook: ValidatingWebhookConfiguration = serde_json::from_value(json!({
+        "metadata": {"name": "full"},
+        "webhooks": [{
+            "name": "full.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+            "clientConfig": {"url": "https://127.0.0.1:1/"}, "failurePolicy": "Fail", "timeoutSeconds": 1,
+            "rules": [{
+                "apiGroups": ["lessor.dev"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"],
+            }],
+        }],
+    }))
+    .expect("a webhook");
+    webhooks(cluster).create(&PostParams::default(), &webhook).await.expect("a webhook");
+    // Until the server calls it.
+    sleep(Duration::from_secs(2)).await;
+    wall()
+}
+
+async fn empty(cluster: &Cluster) {
+    webhooks(cluster).delete("full", &DeleteParams::default()).await.expect("it is deleted");
+}
+
+fn webhooks(cluster: &Cluster) -> Api<ValidatingWebhookConfiguration> {
+    Api::all(cluster.client().expect("a client"))
 }
 
 /// Holders renew every 5 s what has a TTL of 15 s, and some holders are gone, when there is an outage. Answers with its

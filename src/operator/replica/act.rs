@@ -10,7 +10,7 @@ use super::{
 use crate::{
     lessor::LeaseTime,
     operator::{
-        arbitration::Move,
+        arbitration::{Known, Move},
         deed::Deed,
         hearing::Now,
         published::{Published, State},
@@ -80,9 +80,16 @@ impl Replica {
     /// Shortly before a deadline the primary makes sure that the server writes, and that followers hear that it lives: an outage
     /// that the deadline falls into must not be taken for a holder that is gone.
     pub(super) fn approach(&mut self, now: &Now) {
-        if self.leading.is_some() && self.is_unshown(now.lease + FRESH, now) {
+        if self.leading.is_some() && (self.is_unshown(now.lease + FRESH, now) || self.holds_unsaid(now)) {
             self.writer.show(now.mono);
         }
+    }
+
+    /// Whether this replica has held time of which the others don't know yet. What a request takes may wait: they take over
+    /// half a lease duration after a deadline.
+    fn holds_unsaid(&self, now: &Now) -> bool {
+        let said = self.arbitration.known().map_or(Duration::ZERO, Known::held);
+        self.statement(now).held > said + LATE
     }
 
     /// A write of a lease or of the `Lessor` was accepted that was sent then. Other kinds may be stored elsewhere.
@@ -118,6 +125,9 @@ impl Replica {
     /// none. Where that comes again and again (a proxy that cuts connections on which nothing is said), time must pass all the
     /// same, so for a while afterwards signs of life are asked for. Not for a second or two, as a busy server costs.
     pub(super) fn heed_outages(&mut self, now: &Now) {
+        if let Some(held) = &mut self.held_by_all {
+            held.note(now);
+        }
         if now.deaf {
             return;
         }
@@ -172,7 +182,7 @@ impl Replica {
             match action {
                 Action::Run { key, term, until, .. } => self.run(key, term, until, now),
                 Action::Prove { term } => {
-                    let next = self.arbitration.prove(term, self.leases.len(), now.wall);
+                    let next = self.arbitration.prove(term, &self.statement(now));
                     self.arbitrate(next, now);
                 }
                 Action::Claim { term, reason } => {
@@ -180,7 +190,7 @@ impl Replica {
                     self.arbitrate(next, now);
                 }
                 Action::Resign { .. } => {
-                    if let Some(request) = self.arbitration.resign(self.leases.len()) {
+                    if let Some(request) = self.arbitration.resign(&self.statement(now)) {
                         self.arbitrate(Move::Send(request), now);
                     }
                 }

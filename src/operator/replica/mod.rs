@@ -30,6 +30,7 @@ use super::{
     deed::Deed,
     follow::{Follows, Lookout},
     hearing::Now,
+    held::CommonHeld,
     leases::{Entry, Leases},
     notice::Notice,
     record::{Place, Version},
@@ -68,6 +69,8 @@ pub struct Output {
     pub notices: Vec<Notice>,
     /// Count these.
     pub deeds: Vec<Deed>,
+    /// Hold so much more of the time: nothing could be written meanwhile.
+    pub hold: Duration,
     /// From now on, watch these for sources that leases follow, and no others; `None`: as before.
     pub lookouts: Option<BTreeSet<Lookout>>,
 }
@@ -179,6 +182,8 @@ pub struct Replica {
     shown_at: Duration,
     /// How much of the time was no lease time when the server was last heard.
     held: Duration,
+    /// For how long nothing could be written, as far as replicas have told each other; `None` before the `Lessor` was seen.
+    held_by_all: Option<CommonHeld>,
     /// Until when this replica asks for signs of life.
     watchful_until: Duration,
     stopping: Option<Duration>,
@@ -225,6 +230,7 @@ impl Replica {
             probed_at: Duration::ZERO,
             shown_at: Duration::ZERO,
             held: Duration::ZERO,
+            held_by_all: None,
             watchful_until: Duration::ZERO,
             stopping: None,
             out: Output::default(),

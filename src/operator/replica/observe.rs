@@ -12,6 +12,7 @@ use crate::{
         attached::{Kind, ObjectId},
         deed::Deed,
         hearing::Now,
+        held::CommonHeld,
         leases::Entry,
         record::{Place, Record, Version, uid_of, version_of},
         watches::{Failure, Observation, Seen},
@@ -60,6 +61,7 @@ impl Replica {
     pub(super) fn see_lessor(&mut self, lessor: &crate::api::Lessor, now: &Now) {
         match self.arbitration.see(lessor) {
             Ok(Some((holder, term))) => {
+                self.hold_with_others(now);
                 self.writer.observe_claim(holder, term, now.mono);
                 if std::mem::take(&mut self.orphaned) {
                     // Whatever was looked at meanwhile had nothing next.
@@ -71,13 +73,22 @@ impl Replica {
         }
     }
 
+    /// Holds what others have held since nothing could be written.
+    fn hold_with_others(&mut self, now: &Now) {
+        let Some(known) = self.arbitration.known() else { return };
+        match &mut self.held_by_all {
+            Some(held) => self.out.hold += held.see(known.held(), now),
+            none => *none = Some(CommonHeld::new(known.held(), now)),
+        }
+    }
+
     pub(super) fn see_no_lessor(&mut self, now: &Now) {
         self.arbitration.see_none();
         match self.leading {
             // Somebody deleted it. Its primary makes it anew, before others find that there is none.
             Some(term) if self.stopping.is_none() => {
                 if !self.arbitration.is_busy() {
-                    let next = self.arbitration.prove(term, self.leases.len(), now.wall);
+                    let next = self.arbitration.prove(term, &self.statement(now));
                     self.arbitrate(next, now);
                 }
             }

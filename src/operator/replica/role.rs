@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{Cause, Flight, Replica, Work};
 use crate::{
     operator::{
-        arbitration::{Move, Verdict},
+        arbitration::{Move, Statement, Verdict},
         attached::ObjectId,
         deed::Deed,
         hearing::Now,
@@ -44,7 +44,7 @@ impl Replica {
                     }
                     None => {
                         self.writer.remove(&work);
-                        let next = self.arbitration.checked(false, self.leases.len(), now.wall);
+                        let next = self.arbitration.checked(false, &self.statement(now));
                         self.arbitrate_since(next, sent_at, now);
                     }
                 }
@@ -78,8 +78,14 @@ impl Replica {
             Answer::Refused(refusal) => self.tell_refused(refusal),
             Answer::Lease(_) | Answer::Source(_) | Answer::Object(_) => {}
         }
-        let next = self.arbitration.answered(answer, &flight.request, self.leases.len(), now.wall);
+        let next = self.arbitration.answered(answer, &flight.request, &self.statement(now));
         self.arbitrate_since(next, flight.sent_at, now);
+    }
+
+    /// What this replica would write into the `Lessor`.
+    pub(super) fn statement(&self, now: &Now) -> Statement {
+        let held = self.held_by_all.as_ref().map_or(Duration::ZERO, |held| held.sum(now));
+        Statement { at: now.wall, leases: self.leases.len(), held }
     }
 
     /// A right that is missing keeps a replica from leading, and perhaps all of them: it is told, but not at each try.
@@ -123,7 +129,7 @@ impl Replica {
             Work::Lease(uid) => matches!(self.step(*uid, now), Some(Step::Act(_))),
             Work::Object(id) => self.removal(id).is_some(),
         };
-        let next = self.arbitration.checked(undone, self.leases.len(), now.wall);
+        let next = self.arbitration.checked(undone, &self.statement(now));
         self.arbitrate_since(next, flight.sent_at, now);
     }
 
@@ -218,7 +224,7 @@ impl Replica {
         self.writer.resign(now.mono);
         self.follow_role(now);
         if let Some(Action::Resign { .. }) = self.writer.poll(now.mono)
-            && let Some(request) = self.arbitration.resign(self.leases.len())
+            && let Some(request) = self.arbitration.resign(&self.statement(now))
         {
             self.arbitrate(Move::Send(request), now);
         }

@@ -40,13 +40,14 @@ const PLACES: [&str; 22] = [
 ];
 
 /// Where a stranger may write, in a `Lessor`.
-const PLACES_OF_LESSOR: [&str; 9] = [
+const PLACES_OF_LESSOR: [&str; 10] = [
     "/metadata/resourceVersion",
     "/status/primary",
     "/status/term",
     "/status/acquireTime",
     "/status/provedTime",
     "/status/transitions",
+    "/status/heldMilliseconds",
     "/status/leases",
     "/status/version",
     "/status/conditions",

@@ -34,6 +34,8 @@ pub(super) struct Play {
     heard: Duration,
     /// How much of the time was no lease time.
     held: Duration,
+    /// How much of that since nothing could be written.
+    unwritable: Duration,
     version: u64,
     /// What was asked and not answered yet.
     pub(super) asked: Vec<(Ticket, Request)>,
@@ -50,6 +52,7 @@ impl Play {
             mono: Duration::ZERO,
             heard: Duration::ZERO,
             held: Duration::ZERO,
+            unwritable: Duration::ZERO,
             version: 0,
             asked: Vec::new(),
             notices: Vec::new(),
@@ -90,16 +93,24 @@ impl Play {
         let wall = Timestamp::from_second(1_800_000_000).expect("a time") + self.mono;
         Now {
             mono: self.mono,
-            lease: LeaseTime::from_duration(self.mono - self.held),
+            lease: LeaseTime::from_duration(self.mono.saturating_sub(self.held)),
             wall,
             server: Some(wall),
             silence: self.mono - self.heard,
             deaf: false,
+            unwritable: self.unwritable,
         }
+    }
+
+    /// That much of the time nothing could be written.
+    pub(super) fn hold(&mut self, unwritable: Duration) {
+        self.held += unwritable;
+        self.unwritable += unwritable;
     }
 
     fn poll(&mut self) {
         let output = self.replica.poll(&self.now());
+        self.held += output.hold;
         self.asked.retain(|(ticket, _)| !output.cancelled.contains(ticket));
         self.asked.extend(output.requests.into_iter().map(|(ticket, request, _)| (ticket, request)));
         self.notices.extend(output.notices);

@@ -1,6 +1,6 @@
 //! What has happened, as far as the promises ask for it, and whether one was broken.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
@@ -36,7 +36,7 @@ pub enum Promise {
 }
 
 /// A time at which the API server could not be reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Outage {
     /// When it began.
     pub from: u32,
@@ -44,6 +44,19 @@ pub struct Outage {
     pub to: Option<u32>,
     /// What replicas could notice of it.
     pub how: How,
+    /// Whose writes of the `Lessor` failed in it.
+    pub met: BTreeSet<String>,
+    /// Whether one of these has written the `Lessor` since, so that all others know.
+    told: bool,
+    /// Who took the lead since, and before that.
+    unaware: BTreeSet<String>,
+}
+
+impl Outage {
+    /// Begins now.
+    pub fn new(from: u32, how: How) -> Self {
+        Self { from, to: None, how, met: BTreeSet::new(), told: false, unaware: BTreeSet::new() }
+    }
 }
 
 /// What an outage is like.
@@ -89,8 +102,6 @@ pub struct History {
     /// When each ConfigMap was attached to what it is attached to.
     attached: BTreeMap<&'static str, u32>,
     terms: BTreeMap<i64, String>,
-    /// When each replica last took the lead.
-    led: BTreeMap<String, u32>,
     /// When each replica last read the heartbeat.
     looked: BTreeMap<String, u32>,
     /// Those that hit everybody.
@@ -193,12 +204,15 @@ impl History {
         }
         match request {
             Request::WriteLessor { status, .. } => {
+                for outage in self.outages.iter_mut().filter(|outage| outage.to.is_some()) {
+                    outage.told |= outage.met.contains(sender.identity);
+                }
                 let before = before.lessor.as_ref().and_then(|lessor| lessor.object.status.as_ref()?.term);
-                self.term(status, before, sender, now);
+                self.term(status, before, sender);
             }
             Request::WriteStatus { lease, uid, status, .. } => {
                 let stored = before.leases.get(&*lease.name).and_then(|lease| lease.object.status.as_ref());
-                self.term(status, stored.and_then(|status| status.term), sender, now);
+                self.term(status, stored.and_then(|status| status.term), sender);
                 self.status(&uid.to_string(), status, sender, now);
             }
             Request::SetFinalizers { lease, uid, finalizers, .. }
@@ -225,7 +239,7 @@ impl History {
         }
     }
 
-    fn term(&mut self, status: &Value, before: Option<i64>, sender: &Sender<'_>, now: u32) {
+    fn term(&mut self, status: &Value, before: Option<i64>, sender: &Sender<'_>) {
         let Some(term) = status["term"].as_i64() else { return };
         if before.is_some_and(|before| term < before) {
             let what = format!("{} wrote under term {term} what carried {before:?}", sender.identity);
@@ -235,9 +249,15 @@ impl History {
         if status["primary"].as_str().is_none() {
             return;
         }
-        let led = &mut self.led;
+        let outages = &mut self.outages;
         let other = self.terms.entry(term).or_insert_with(|| {
-            led.insert(sender.identity.to_owned(), now);
+            for outage in outages.iter_mut().filter(|outage| outage.to.is_some()) {
+                if outage.told {
+                    outage.unaware.remove(sender.identity);
+                } else {
+                    outage.unaware.insert(sender.identity.to_owned());
+                }
+            }
             sender.identity.to_owned()
         });
         if other != sender.identity {
@@ -302,10 +322,8 @@ impl History {
                 // The tick before the deadline may not be noticed. Nor is a silence of which nobody saw more than that tick,
                 // since nobody asked before: it was over by the deadline, then.
                 How::Silent if over_in_time => lasted,
-                // Nobody writes before that is necessary: the primary by the deadline, others to take over.
-                How::Full if over_in_time || self.led.get(sender.identity).is_some_and(|led| *led >= to) => {
-                    lasted
-                }
+                // Nobody writes before that is necessary: the primary by the deadline, others to take over, unless they were told.
+                How::Full if over_in_time || outage.unaware.contains(sender.identity) => lasted,
                 How::Silent | How::Full => 1,
             };
             overlooked += unnoticed;

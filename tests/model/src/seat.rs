@@ -167,6 +167,7 @@ impl Seat {
             server: self.date.map(|(date, at)| date + mono.saturating_sub(at)),
             silence: mono.saturating_sub(self.clock.last_life()),
             deaf: self.clock.stands_still(mono),
+            unwritable: self.clock.unwritable(mono),
         }
     }
 
@@ -177,6 +178,7 @@ impl Seat {
             self.clock.woke(due, mono);
         }
         let output = self.replica.0.poll(&self.now(now));
+        self.clock.hold(output.hold);
         if let Some(lookouts) = output.lookouts {
             // It follows one heartbeat at most.
             self.looks_out = lookouts.into_iter().next();

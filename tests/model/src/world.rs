@@ -590,6 +590,11 @@ impl World {
 
     fn serve(&mut self, request: &Request, sender: &Sender<'_>) -> Answer {
         if is_write(request) && self.weather.is_some_and(|weather| weather.how == How::Full) {
+            if request.lease().is_none()
+                && let Some(outage) = Arc::make_mut(&mut self.history).outages.last_mut()
+            {
+                outage.met.insert(sender.identity.to_owned());
+            }
             return Answer::Refused(Refusal::Failing("the storage is full".to_owned()));
         }
         let before = is_write(request).then(|| self.server.clone());
@@ -722,8 +727,7 @@ impl World {
     fn cut(&mut self, whom: Option<usize>, how: How) {
         self.weather = Some(Weather { whom, how, since: self.now });
         if whom.is_none() {
-            let outage = Outage { from: self.now, to: None, how };
-            Arc::make_mut(&mut self.history).outages.push(outage);
+            Arc::make_mut(&mut self.history).outages.push(Outage::new(self.now, how));
         }
         if how != How::Away {
             return;

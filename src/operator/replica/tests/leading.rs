@@ -83,6 +83,42 @@ fn a_primary_shows_itself_before_a_deadline_though_its_writer_lease_has_not_laps
 }
 
 #[test]
+fn a_primary_tells_its_followers_what_it_has_held_since_nothing_could_be_written() {
+    let mut play = Play::primary();
+    grant(&mut play);
+    play.hold(Duration::from_secs(5));
+    play.pass(100);
+    let held = |request: &Request, held: Value| match request {
+        Request::WriteLessor { status, .. } => status["heldMilliseconds"] == held,
+        _ => false,
+    };
+    let ticket = play.ask(|request| held(request, json!(5000)));
+    let lessor = play.lessor(json!({"primary": ME, "term": 1, "heldMilliseconds": 5000}));
+    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    play.pass(1_000);
+    assert_eq!(play.asked, []);
+}
+
+#[test]
+fn a_follower_holds_what_its_primary_has_held_and_takes_over_when_that_has_passed() {
+    let mut play = Play::follower();
+    play.see_lease(granted);
+    // It has missed the sign of the primary at the deadline, and gets it now.
+    play.pass_as_follower(14_500);
+    let proof = play.lessor(json!({"primary": "other_1", "term": 1, "heldMilliseconds": 8000}));
+    play.observe(Observation::Lessor(Seen::There(Box::new(proof.clone()))));
+    play.pass_as_follower(5_000);
+    let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
+    play.answer(ticket, Answer::Lessor(Box::new(proof)));
+    let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
+    let lease = play.lease(granted);
+    play.answer(ticket, Answer::Lease(lease));
+    assert_eq!(play.asked, [], "it is not overdue any more");
+    play.pass_as_follower(5_000);
+    play.ask(|request| matches!(request, Request::ReadLessor));
+}
+
+#[test]
 fn a_grant_that_is_seen_late_is_no_reason_to_take_over() {
     let mut play = Play::follower();
     play.see_lease(|_| {});
