@@ -163,17 +163,25 @@ impl LeaseClock {
     /// How much was held so far since the server could not write, all times together: what is in doubt as if it could from now
     /// on.
     pub fn unwritable(&self, mono: Duration) -> Duration {
+        self.unwritable + self.doubted(mono)
+    }
+
+    /// How much of that is in doubt: zero, unless the server can't write at present, as far as is known.
+    pub fn doubted(&self, mono: Duration) -> Duration {
         let doubted = self.unable_since.map(|(since, held)| {
             let no_lease_time = mono.saturating_sub(self.reads(mono).min(since));
             no_lease_time.saturating_sub(held)
         });
-        self.unwritable + doubted.unwrap_or_default()
+        doubted.unwrap_or_default()
     }
 
     /// So much more of the time was no lease time, since the server could not write: another found that out.
     pub fn hold(&mut self, unwritable: Duration) {
         self.held += unwritable;
-        if let Some((_, held)) = &mut self.unable_since {
+        self.written = self.written.saturating_sub(unwritable);
+        // Beside what this replica has found out so far.
+        if let Some((since, held)) = &mut self.unable_since {
+            *since = since.saturating_sub(unwritable);
             *held += unwritable;
         }
     }
@@ -287,15 +295,21 @@ mod tests {
     }
 
     #[test]
-    fn what_another_found_out_is_held_once() {
+    fn what_another_found_out_is_held_beside_what_is_in_doubt() {
         let mut clock = clock();
-        clock.wrote(at(1000));
-        clock.could_not_write(at(5000));
-        assert_eq!(clock.unwritable(at(8000)), at(7000), "as if it could be written from now on");
+        clock.wrote(at(11_000));
+        clock.could_not_write(at(15_000));
+        assert_eq!(clock.unwritable(at(18_000)), at(7000), "as if it could be written from now on");
         clock.hold(at(3000));
-        assert_eq!((reads(&clock, 8000), clock.unwritable(at(8000))), (5000, at(4000)));
-        clock.wrote(at(9000));
-        assert_eq!((reads(&clock, 9000), clock.unwritable(at(9000))), (1000, at(5000)));
+        assert_eq!((reads(&clock, 18_000), clock.unwritable(at(18_000))), (15_000, at(7000)));
+        clock.wrote(at(19_000));
+        assert_eq!((reads(&clock, 19_000), clock.unwritable(at(19_000))), (8000, at(8000)));
+        assert_eq!(clock.doubted(at(19_000)), at(0));
+        // The last write was before that, too.
+        clock.hold(at(2000));
+        clock.could_not_write(at(20_000));
+        clock.wrote(at(21_000));
+        assert_eq!(reads(&clock, 21_000), 6000);
     }
 
     #[test]

@@ -38,6 +38,8 @@ use crate::{
 /// The `Lessor` as last seen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Known {
+    /// Which object it is: somebody may delete it, and another is made.
+    pub uid: Option<String>,
     /// The version that this is.
     pub version: Version,
     /// Its status.
@@ -175,7 +177,8 @@ impl Arbitration {
         if self.known.as_ref().is_some_and(|known| known.version >= version) {
             return Ok(None);
         }
-        let known = Known { version, status: lessor.status.clone().unwrap_or_default() };
+        let status = lessor.status.clone().unwrap_or_default();
+        let known = Known { uid: lessor.metadata.uid.clone(), version, status };
         let news = (self.holder(&known), known.term());
         self.known = Some(known);
         Ok(Some(news))

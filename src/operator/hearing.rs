@@ -97,6 +97,8 @@ pub struct Now {
     pub deaf: bool,
     /// How much of the time was no lease time since the API server was found to be unable to write, or won't be once it can.
     pub unwritable: Duration,
+    /// How much of that is in doubt: the API server can't write at present, as far as is known.
+    pub doubted: Duration,
 }
 
 impl Default for Hearing {
@@ -139,6 +141,7 @@ impl Hearing {
             silence: mono.saturating_sub(state.clock.last_life()),
             deaf: state.clock.stands_still(mono),
             unwritable: state.clock.unwritable(mono),
+            doubted: state.clock.doubted(mono),
         }
     }
 

@@ -167,6 +167,7 @@ mod tests {
             silence: Duration::ZERO,
             deaf: false,
             unwritable: Duration::ZERO,
+            doubted: Duration::ZERO,
         };
         let Recovered { remaining, end_by, .. } = recover(&record, recorded, &now, &Settings::default());
         end_by.map_or(remaining, |end_by| remaining.min(end_by.since(now.lease))).as_secs()

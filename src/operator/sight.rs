@@ -248,6 +248,7 @@ mod tests {
             silence: Duration::ZERO,
             deaf: false,
             unwritable: Duration::ZERO,
+            doubted: Duration::ZERO,
         }
     }
 

@@ -413,6 +413,7 @@ mod tests {
             silence: Duration::ZERO,
             deaf: false,
             unwritable: Duration::ZERO,
+            doubted: Duration::ZERO,
         };
         let situation = Situation {
             record: &record,

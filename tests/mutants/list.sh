@@ -149,8 +149,7 @@ mutant 'followers are not told what was held since nothing could be written' 'un
   '|| self.holds_unsaid(now)' '|| !@ && self.holds_unsaid(now)'
 
 mutant 'followers do not hold what the primary has held' 'unit operator::replica' src/operator/replica/observe.rs \
-  'Some(held) => self.out.hold += held.see(known.held(), now),' \
-  'Some(held) => { let missed = held.see(known.held(), now); if !@ { self.out.hold += missed; } }'
+  'self.out.hold += missed;' 'if !@ { self.out.hold += missed; }'
 
 mutant 'each replica has its own account of what remains of a suspended lease' 'unit operator::replica' src/operator/leases.rs \
   '.filter(|_| change.status_written && !self.lessor.is_primary())' '.filter(|_| !@ && change.status_written && !self.lessor.is_primary())'

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     lessor::LeaseTime,
     operator::{
-        arbitration::{Known, Move},
+        arbitration::Move,
         deed::Deed,
         hearing::Now,
         published::{Published, State},
@@ -88,8 +88,9 @@ impl Replica {
     /// Whether this replica has held time of which the others don't know yet. What a request takes may wait: they take over
     /// half a lease duration after a deadline.
     fn holds_unsaid(&self, now: &Now) -> bool {
-        let said = self.arbitration.known().map_or(Duration::ZERO, Known::held);
-        self.statement(now).held > said + LATE
+        // A `Lessor` that isn't there is made anew anyway.
+        self.arbitration.known().is_some()
+            && self.held_by_all.as_ref().is_some_and(|held| held.unsaid(now) > LATE)
     }
 
     /// A write of a lease or of the `Lessor` was accepted that was sent then. Other kinds may be stored elsewhere.

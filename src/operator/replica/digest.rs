@@ -21,6 +21,6 @@ impl Replica {
         (&self.leases_seen, &self.sights, &self.kind_report, self.lessor_seen).hash(state);
         (self.next_ticket, self.patient_until, self.leading, self.orphaned).hash(state);
         (self.probed_at, self.shown_at, self.held, self.watchful_until).hash(state);
-        (self.read_sources_at, self.stopping, &self.held_by_all).hash(state);
+        (self.read_sources_at, self.stopping, &self.held_by_all, self.saying).hash(state);
     }
 }

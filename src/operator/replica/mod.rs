@@ -184,6 +184,8 @@ pub struct Replica {
     held: Duration,
     /// For how long nothing could be written, as far as replicas have told each other; `None` before the `Lessor` was seen.
     held_by_all: Option<CommonHeld>,
+    /// What of that this replica had found out when it last wrote the `Lessor`.
+    saying: Duration,
     /// Until when this replica asks for signs of life.
     watchful_until: Duration,
     stopping: Option<Duration>,
@@ -231,6 +233,7 @@ impl Replica {
             shown_at: Duration::ZERO,
             held: Duration::ZERO,
             held_by_all: None,
+            saying: Duration::ZERO,
             watchful_until: Duration::ZERO,
             stopping: None,
             out: Output::default(),

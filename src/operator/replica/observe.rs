@@ -61,7 +61,7 @@ impl Replica {
     pub(super) fn see_lessor(&mut self, lessor: &crate::api::Lessor, now: &Now) {
         match self.arbitration.see(lessor) {
             Ok(Some((holder, term))) => {
-                self.hold_with_others(now);
+                self.hold_with_others(&holder, now);
                 self.writer.observe_claim(holder, term, now.mono);
                 if std::mem::take(&mut self.orphaned) {
                     // Whatever was looked at meanwhile had nothing next.
@@ -74,11 +74,17 @@ impl Replica {
     }
 
     /// Holds what others have held since nothing could be written.
-    fn hold_with_others(&mut self, now: &Now) {
+    fn hold_with_others(&mut self, holder: &Holder, now: &Now) {
         let Some(known) = self.arbitration.known() else { return };
         match &mut self.held_by_all {
-            Some(held) => self.out.hold += held.see(known.held(), now),
-            none => *none = Some(CommonHeld::new(known.held(), now)),
+            Some(held) if *holder == Holder::Me => held.see_own(known, now),
+            Some(held) => {
+                let missed = held.see(known, now);
+                self.out.hold += missed;
+                // No outage of this replica's own.
+                self.held += missed;
+            }
+            none => *none = Some(CommonHeld::new(known, now)),
         }
     }
 

@@ -29,7 +29,12 @@ impl Replica {
         // One that is lost must leave the time for another, before others think that nobody is there.
         let until = now.mono + self.settings.lease_duration / 2;
         match next {
-            Move::Send(request) => self.send(Cause::Arbitration, request, until, now),
+            Move::Send(request) => {
+                if let Request::WriteLessor { .. } = request {
+                    self.saying = now.unwritable;
+                }
+                self.send(Cause::Arbitration, request, until, now);
+            }
             Move::Check(work) => {
                 let request = match &work {
                     Work::Lease(uid) => self
@@ -54,6 +59,9 @@ impl Replica {
                 if let Verdict::Proved(_) | Verdict::Claimed(_) = verdict {
                     self.lessor_refusal = None;
                     self.wrote(sent_at);
+                    // Whether or not the definition that is installed knows the field.
+                    let saying = self.saying;
+                    self.held_by_all.iter_mut().for_each(|held| held.said(saying));
                 }
                 match verdict {
                     Verdict::Proved(term) => self.writer.proved(term, sent_at),
@@ -63,6 +71,8 @@ impl Replica {
                     Verdict::Failed => self.writer.arbitration_failed(now.mono),
                     Verdict::Orphaned(term) => {
                         self.orphaned = true;
+                        // There is nobody to say it to.
+                        self.held_by_all.iter_mut().for_each(|held| held.said(now.unwritable));
                         self.wrote(sent_at);
                         self.writer.proved(term, sent_at);
                     }

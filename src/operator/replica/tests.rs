@@ -99,6 +99,7 @@ impl Play {
             silence: self.mono - self.heard,
             deaf: false,
             unwritable: self.unwritable,
+            doubted: Duration::ZERO,
         }
     }
 

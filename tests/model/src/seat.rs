@@ -168,6 +168,7 @@ impl Seat {
             silence: mono.saturating_sub(self.clock.last_life()),
             deaf: self.clock.stands_still(mono),
             unwritable: self.clock.unwritable(mono),
+            doubted: self.clock.doubted(mono),
         }
     }
 
