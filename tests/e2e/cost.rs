@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use k8s_openapi::jiff::SignedDuration;
 use lessor::api::Lease;
-use lessor_cluster::audit::{Entries, Mark};
+use lessor_cluster::audit::{Entries, Entry, Mark};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -13,6 +14,16 @@ use crate::world::{MOMENT, World, has_condition, until};
 fn cost(asked: &Entries) -> (usize, usize, usize) {
     let of = |resource: &str| asked.clone().filter(|entry| entry.resource == resource).requests();
     (of("leases"), of("configmaps"), of("lessors"))
+}
+
+/// How often a lease was read since for a second nothing had been heard: before an end that comes late, as on a busy machine, the
+/// operator makes sure that the API server is there.
+fn reads_after_silence(asked: &Entries) -> usize {
+    let entries: Vec<Entry> = asked.clone().into_iter().collect();
+    let is_one = |pair: &[Entry]| {
+        pair[1].verb == "get" && pair[1].received.duration_since(pair[0].at) >= SignedDuration::from_secs(1)
+    };
+    entries.windows(2).filter(|pair| is_one(pair)).count()
 }
 
 pub(crate) async fn a_grant_costs_two_requests_a_renewal_none_an_expiry_three_and_a_revoke_two_plus_one_per_object()
@@ -55,7 +66,8 @@ pub(crate) async fn a_grant_costs_two_requests_a_renewal_none_an_expiry_three_an
     world.wait_lease("expires", "is granted for less", is_published).await;
     let mark = world.mark();
     world.wait_gone("expires").await;
-    assert_costs(step("expiry with two objects", mark).await, (3, 2));
+    let (leases, objects, asked) = step("expiry with two objects", mark).await;
+    assert_costs((leases - reads_after_silence(&asked), objects, asked), (3, 2));
 
     world.granted("revoked", json!({"ttlSeconds": 60})).await;
     // Longer than the lease of the writer, so that it has to prove itself first.
