@@ -44,7 +44,7 @@ pub struct Outage {
     pub to: Option<u32>,
     /// What replicas could notice of it.
     pub how: How,
-    /// Whose writes of the `Lessor` failed in it.
+    /// Which primaries' writes of the `Lessor` failed in it.
     pub met: BTreeSet<String>,
     /// Whether one of these has written the `Lessor` since, so that all others know.
     told: bool,

@@ -590,7 +590,9 @@ impl World {
 
     fn serve(&mut self, request: &Request, sender: &Sender<'_>) -> Answer {
         if is_write(request) && self.weather.is_some_and(|weather| weather.how == How::Full) {
+            let primary = self.server.lessor.as_ref().and_then(|lessor| lessor.object.status.as_ref());
             if request.lease().is_none()
+                && primary.and_then(|status| status.primary.as_deref()) == Some(sender.identity)
                 && let Some(outage) = Arc::make_mut(&mut self.history).outages.last_mut()
             {
                 outage.met.insert(sender.identity.to_owned());
