@@ -89,7 +89,9 @@ pub(crate) async fn measure(bed: &Bed, replicas: &mut Vec<Replica>, table: &mut 
     primary_of(replicas).await;
     sleep(SETTLED).await;
     let asked = asked(bed, mark);
-    table.add_count("change of primary", "writes: the release, and the claim", asked.writes, "", 2.0);
+    let accepted = asked.writes - asked.refused;
+    table.add_count("change of primary", "writes: the release, and the claim", accepted, "", 2.0);
+    table.add("change of primary", "claims of others at the same moment, refused", asked.refused, "");
     table.add("change of primary", "requests with reads", asked.writes + asked.reads, "");
     replicas.push(bed.replica(&[]).await);
     for replica in replicas.iter() {
@@ -126,6 +128,8 @@ fn count(bed: &Bed, table: &mut Table, (of, what): (&str, &str), mark: Mark, tur
 struct Asked {
     reads: f64,
     writes: f64,
+    /// Writes that were refused.
+    refused: f64,
     /// Writes of the `Lessor`.
     lessor: f64,
     /// Writes of the status of leases that are not over: grants, and deadlines that are published anew.
@@ -144,6 +148,7 @@ fn asked(bed: &Bed, mark: Mark) -> Asked {
     });
     Asked {
         reads: (entries.requests() - writes.requests()) as f64,
+        refused: (writes.requests() - writes.clone().accepted().requests()) as f64,
         writes: writes.requests() as f64,
         lessor: lessor as f64,
         of_living: of_living.requests() as f64,
