@@ -101,6 +101,13 @@ pub struct Now {
     pub doubted: Duration,
 }
 
+impl Now {
+    /// How much of the time was no lease time.
+    pub fn held(&self) -> Duration {
+        self.mono.saturating_sub(self.lease.since_start())
+    }
+}
+
 impl Default for Hearing {
     fn default() -> Self {
         Self::new()

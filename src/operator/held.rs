@@ -36,7 +36,7 @@ impl CommonHeld {
             sum: known.held(),
             seen_at: now.mono,
             found: now.unwritable,
-            held: held(now),
+            held: now.held(),
             lately: Vec::new(),
         }
     }
@@ -58,7 +58,7 @@ impl CommonHeld {
 
     /// Takes in how much this replica has held by now. To be called whenever that may have changed.
     pub fn note(&mut self, now: &Now) {
-        let more = held(now).saturating_sub(self.held);
+        let more = now.held().saturating_sub(self.held);
         if more.is_zero() {
             return;
         }
@@ -112,11 +112,6 @@ impl CommonHeld {
         }
         more
     }
-}
-
-/// How much of the time was no lease time.
-fn held(now: &Now) -> Duration {
-    now.mono.saturating_sub(now.lease.since_start())
 }
 
 #[cfg(test)]

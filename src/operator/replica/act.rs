@@ -132,7 +132,7 @@ impl Replica {
         if now.deaf {
             return;
         }
-        let held = now.mono.saturating_sub(now.lease.since_start());
+        let held = now.held();
         let least = if now.mono < self.watchful_until { Duration::ZERO } else { LONG };
         if held > self.held + least {
             self.watchful_until = now.mono + WATCHFUL;
