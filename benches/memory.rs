@@ -34,7 +34,7 @@ use kube::{
     core::PartialObjectMeta,
     runtime::{WatchStreamExt, reflector, watcher},
 };
-use lessor::api::Lease;
+use lessor_api::Lease;
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

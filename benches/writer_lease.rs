@@ -6,7 +6,11 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use lessor::writer_lease::{Action, Config, Holder, WorkResult, WriterLease};
+use writer_lease::Action;
+use writer_lease::Config;
+use writer_lease::Holder;
+use writer_lease::WorkResult;
+use writer_lease::WriterLease;
 
 const WORKS: u64 = 20_000;
 

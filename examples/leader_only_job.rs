@@ -15,7 +15,10 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams},
 };
-use lessor::client::{Error, Grant, HeldLease, LeaseClient};
+use lessor_client::Error;
+use lessor_client::Grant;
+use lessor_client::HeldLease;
+use lessor_client::LeaseClient;
 
 const TTL: Duration = Duration::from_secs(5);
 const EVERY: Duration = Duration::from_secs(1);

@@ -19,7 +19,8 @@ use kube::{
         watcher,
     },
 };
-use lessor::api::{Lease, lease::condition};
+use lessor_api::Lease;
+use lessor_api::lease::condition;
 use serde_json::json;
 
 const MAP: &str = "who-is-there";

@@ -18,12 +18,19 @@ use kube::{
     api::{ObjectMeta, Patch, PatchParams, PostParams},
     runtime::{conditions::is_crd_established, wait::await_condition},
 };
-use lessor::api::{
-    Attachments, KeyForm, Lease, LeaseSpec, LeaseStatus, Lessor, LessorStatus, crd,
-    lease::{ENDED_MESSAGE, MAX_SECONDS},
-    lessor::LessorSpec,
-    time::{from_text, micro},
-};
+use lessor_api::Attachments;
+use lessor_api::KeyForm;
+use lessor_api::Lease;
+use lessor_api::LeaseSpec;
+use lessor_api::LeaseStatus;
+use lessor_api::Lessor;
+use lessor_api::LessorStatus;
+use lessor_api::crd;
+use lessor_api::lease::ENDED_MESSAGE;
+use lessor_api::lease::MAX_SECONDS;
+use lessor_api::lessor::LessorSpec;
+use lessor_api::time::from_text;
+use lessor_api::time::micro;
 use lessor_cluster::{Cluster, Tool};
 use serde_json::{Value, json};
 use tokio::{process::Command, sync::OnceCell};
@@ -197,7 +204,7 @@ async fn nothing_of_the_spec_changes_after_the_end() {
 async fn an_ended_lease_can_still_be_labelled_and_lose_its_finalizers() {
     let leases = leases().await;
     let created = create(&leases, granted(1)).await;
-    merge(&leases, json!({"metadata": {"finalizers": [lessor::api::lease::FINALIZER]}})).await.unwrap();
+    merge(&leases, json!({"metadata": {"finalizers": [lessor_api::lease::FINALIZER]}})).await.unwrap();
     merge_status(&leases, json!({"status": ended(1)})).await.unwrap();
     merge(&leases, json!({"metadata": {"labels": {"seen": "yes"}}})).await.unwrap();
     let kept = merge(&leases, json!({"metadata": {"finalizers": null}})).await.unwrap();

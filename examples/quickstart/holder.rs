@@ -5,7 +5,8 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use lessor::api::{Lease, time};
+use lessor_api::Lease;
+use lessor_api::time;
 use serde_json::json;
 use tokio::time::Instant;
 

@@ -13,10 +13,12 @@ use kube::{
     Api, Resource, ResourceExt,
     runtime::{WatchStreamExt, watcher},
 };
-use lessor::api::{
-    Attachments, KeyForm, Lease, LeaseStatus,
-    lease::{condition, reason},
-};
+use lessor_api::Attachments;
+use lessor_api::KeyForm;
+use lessor_api::Lease;
+use lessor_api::LeaseStatus;
+use lessor_api::lease::condition;
+use lessor_api::lease::reason;
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::watch,

@@ -7,7 +7,8 @@ use kube::{
     Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use lessor::operator::{run, settings::Settings};
+use lessor::runtime;
+use lessor_core::settings::Settings;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 

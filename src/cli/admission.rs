@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, io::Write};
 
 use anyhow::Context;
 use clap::Args as ClapArgs;
-use lessor::operator::kinds::Attachable;
+use lessor_core::attachable::Attachable;
 use serde_json::{Value, json};
 
 use super::attachable;

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args as ClapArgs;
-use lessor::operator::kinds::{self, Attachable};
+use lessor_core::attachable;
+use lessor_core::attachable::Attachable;
 
 /// Which kinds can be attached.
 #[derive(ClapArgs, Debug)]

@@ -9,7 +9,8 @@ use kube::{
     Api,
     api::{DeleteParams, PostParams},
 };
-use lessor::api::{Lease, attachment::LEASE_ANNOTATION};
+use lessor_api::Lease;
+use lessor_api::attachment::LEASE_ANNOTATION;
 use serde_json::json;
 use tokio::time::Instant;
 

@@ -8,10 +8,9 @@ use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, Patch, PatchParams},
 };
-use lessor::{
-    api::{Lease, lease::FINALIZER},
-    operator::server::FIELD_MANAGER,
-};
+use lessor_api::Lease;
+use lessor_api::lease::FINALIZER;
+use lessor::runtime::requests::FIELD_MANAGER;
 use serde_json::json;
 
 use super::{access::Access, name, run::duration};

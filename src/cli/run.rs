@@ -7,7 +7,9 @@ use std::{
 
 use anyhow::Context;
 use clap::Args as ClapArgs;
-use lessor::operator::{follow::SourceKind, run, settings::Settings};
+use lessor_core::index::sources::SourceKind;
+use lessor::runtime;
+use lessor_core::settings::Settings;
 
 use super::{access::Access, attachable, name, telemetry};
 

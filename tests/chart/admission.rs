@@ -4,7 +4,9 @@ use kube::{
     Api,
     api::{Patch, PatchParams, PostParams},
 };
-use lessor::api::{Lease, Lessor, lease::FINALIZER};
+use lessor_api::Lease;
+use lessor_api::Lessor;
+use lessor_api::lease::FINALIZER;
 use serde_json::json;
 
 use crate::release::{Release, until};

@@ -20,7 +20,9 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, Patch, PatchParams, PostParams},
 };
-use lessor::api::{Lease, lease::FINALIZER, time};
+use lessor_api::Lease;
+use lessor_api::lease::FINALIZER;
+use lessor_api::time;
 use lessor_cluster::{
     Cluster, Process, Tool,
     audit::{Entries, Mark},

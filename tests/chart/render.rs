@@ -214,14 +214,13 @@ fn metrics_in(text: &str) -> BTreeSet<&str> {
 }
 
 pub(crate) async fn the_dashboard_and_the_alerts_ask_only_for_metrics_that_there_are() {
-    use lessor::operator::{
-        deed::Deed,
-        figures::Figures,
-        follow::Follows,
-        metrics::Metrics,
-        request::Answer,
-        watches::{Observation, Seen},
-    };
+    use lessor_core::metric_event::Deed;
+    use lessor_core::metrics_snapshot::Figures;
+    use lessor_core::index::sources::Follows;
+    use lessor::runtime::metrics::Metrics;
+    use lessor_core::request::Answer;
+    use lessor_core::observation::Observation;
+    use lessor_core::observation::Seen;
     let shown = Metrics::new();
     shown.count(Deed::Hindered("Immutable"));
     shown.request("write-status", &Answer::Deleted, std::time::Duration::ZERO);

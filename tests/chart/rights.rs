@@ -19,7 +19,8 @@ use kube::{
     Api, Resource,
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
-use lessor::api::{Lessor, time};
+use lessor_api::Lessor;
+use lessor_api::time;
 use lessor_cluster::{
     audit::Entry,
     proxy::{Hold, Proxy},

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::jiff::Timestamp;
-use lessor::api::Lease;
+use lessor_api::Lease;
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
 

@@ -24,10 +24,12 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
-use lessor::{
-    api::{Lease, Lessor, crd, lease::Attached, time},
-    operator::run::AGENT,
-};
+use lessor_api::Lease;
+use lessor_api::Lessor;
+use lessor_api::crd;
+use lessor_api::lease::Attached;
+use lessor_api::time;
+use lessor::runtime::AGENT;
 use lessor_checker::{Checker, Report, Request};
 use lessor_cluster::{
     Builder, Cluster, Process,
@@ -526,7 +528,7 @@ pub(crate) fn came_too_late(renewal: &kube::Result<Lease>) -> bool {
     match renewal {
         Err(kube::Error::Api(status)) => {
             status.is_not_found()
-                || (status.code == 422 && status.message.contains(lessor::api::lease::ENDED_MESSAGE))
+                || (status.code == 422 && status.message.contains(lessor_api::lease::ENDED_MESSAGE))
         }
         _ => false,
     }

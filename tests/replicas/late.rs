@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use lessor::api::{Lease, Recorded};
+use lessor_api::Lease;
+use lessor_api::Recorded;
 use serde_json::json;
 use tokio::time::sleep;
 

@@ -14,7 +14,9 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use kube::{Api, api::PostParams};
-use lessor::api::{Lessor, LessorStatus, lease};
+use lessor_api::Lessor;
+use lessor_api::LessorStatus;
+use lessor_api::lease;
 use lessor_checker::{Checker, Figures, Request};
 use lessor_cluster::{
     Cluster, Process,

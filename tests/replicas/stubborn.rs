@@ -12,7 +12,7 @@ use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use lessor::api::Lease;
+use lessor_api::Lease;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 

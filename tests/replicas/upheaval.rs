@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, api::DeleteParams};
-use lessor::api::{Lease, Lessor, crd};
+use lessor_api::Lease;
+use lessor_api::Lessor;
+use lessor_api::crd;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 

@@ -11,7 +11,9 @@ use std::{
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Client;
-use lessor::operator::{hearing::Hearing, run, settings::Settings};
+use lessor::connectivity::Hearing;
+use lessor::runtime;
+use lessor_core::settings::Settings;
 use tokio::{
     runtime::{Builder, Runtime},
     sync::oneshot,

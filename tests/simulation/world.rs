@@ -8,7 +8,8 @@ use std::{
 };
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use lessor::operator::{follow::SourceKind, settings::Settings};
+use lessor_core::index::sources::SourceKind;
+use lessor_core::settings::Settings;
 use lessor_checker::{Checker, Report};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};

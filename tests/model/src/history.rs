@@ -5,18 +5,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use crate::{
-    api::{
-        attachment::{KEY_PREFIX, LEASE_ANNOTATION},
-        lease::FINALIZER,
-    },
-    operator::{
-        attached::Removal,
-        request::{Answer, Request},
-    },
-    server::{Server, attached_to},
-    world::TTL,
-};
+use lessor_api::attachment::KEY_PREFIX;
+
+use lessor_api::attachment::LEASE_ANNOTATION;
+
+use lessor_api::lease::FINALIZER;
+
+use lessor_core::index::attachments::Removal;
+
+use lessor_core::request::Answer;
+
+use lessor_core::request::Request;
+
+use crate::server::Server;
+
+use crate::server::attached_to;
+
+use crate::world::TTL;
 
 /// A promise of the project, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -9,21 +9,47 @@ use std::{
 
 use k8s_openapi::jiff::Timestamp;
 
-use crate::{
-    lessor::clock::LeaseClock,
-    operator::{
-        attached::Kind,
-        follow::{Lookout, SourceKind},
-        hearing::Now,
-        replica::{Replica, Ticket},
-        request::{Answer, Refusal, Request},
-        settings::Settings,
-        watch::{Failure, Seen},
-        watches::Observation,
-    },
-    server::{News, Server, Stream, places},
-    world::{TICK, is_write, time},
-};
+use lease_engine::clock::LeaseClock;
+
+use lessor_core::index::attachments::Kind;
+
+use lessor_core::index::sources::Lookout;
+
+use lessor_core::index::sources::SourceKind;
+
+use lessor_core::clocks::Now;
+
+use lessor_core::replica::Replica;
+
+use lessor_core::replica::Ticket;
+
+use lessor_core::request::Answer;
+
+use lessor_core::request::Refusal;
+
+use lessor_core::request::Request;
+
+use lessor_core::settings::Settings;
+
+use lessor_core::observation::Failure;
+
+use lessor_core::observation::Seen;
+
+use lessor_core::observation::Observation;
+
+use crate::server::News;
+
+use crate::server::Server;
+
+use crate::server::Stream;
+
+use crate::server::places;
+
+use crate::world::TICK;
+
+use crate::world::is_write;
+
+use crate::world::time;
 
 /// What all replicas are told: everything is a tick or two.
 fn settings(identity: &str) -> Settings {
@@ -405,7 +431,7 @@ pub(crate) fn hash_request(request: &Request, state: &mut impl Hasher) {
         Request::DeleteLease { uid, .. } => uid.hash(state),
         Request::ReadObject { object } => object.hash(state),
         Request::Remove { object, removal } => {
-            use crate::operator::attached::Removal;
+            use lessor_core::index::attachments::Removal;
             object.hash(state);
             match removal {
                 Removal::Delete { uid, version, .. } | Removal::Members { uid, version, .. } => {

@@ -12,20 +12,41 @@ use k8s_openapi::{
 };
 use serde_json::{Value, json};
 
-use crate::{
-    api::{
-        Lease, LeaseSpec, LeaseStatus, Lessor, LessorStatus, RenewFrom, lease::SourceName,
-        lessor::LessorSpec, recorded::GRANT_MANAGER,
-    },
-    operator::{
-        attached::Removal,
-        follow::{Sighting, Sign},
-        record::Place,
-        request::{Answer, Refusal, Request},
-        server::FIELD_MANAGER,
-        shown::Shown,
-    },
-};
+use lessor_api::Lease;
+
+use lessor_api::LeaseSpec;
+
+use lessor_api::LeaseStatus;
+
+use lessor_api::Lessor;
+
+use lessor_api::LessorStatus;
+
+use lessor_api::RenewFrom;
+
+use lessor_api::lease::SourceName;
+
+use lessor_api::lessor::LessorSpec;
+
+use lessor_api::recorded::GRANT_MANAGER;
+
+use lessor_core::index::attachments::Removal;
+
+use lessor_core::index::sources::Sighting;
+
+use lessor_core::index::sources::Sign;
+
+use lessor_core::lease_object::Place;
+
+use lessor_core::request::Answer;
+
+use lessor_core::request::Refusal;
+
+use lessor_core::request::Request;
+
+use lessor::runtime::requests::FIELD_MANAGER;
+
+use lessor_core::listed_keys::Shown;
 
 /// Where everything lies.
 pub const NAMESPACE: &str = "shop";

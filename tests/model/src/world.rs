@@ -14,15 +14,35 @@ use std::{
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use crate::{
-    history::{History, How, Outage, Sender},
-    operator::{
-        replica::Ticket,
-        request::{Answer, Refusal, Request},
-    },
-    seat::{Asked, Seat, hash_request},
-    server::{News, Rules, Server, Stream},
-};
+use crate::history::History;
+
+use crate::history::How;
+
+use crate::history::Outage;
+
+use crate::history::Sender;
+
+use lessor_core::replica::Ticket;
+
+use lessor_core::request::Answer;
+
+use lessor_core::request::Refusal;
+
+use lessor_core::request::Request;
+
+use crate::seat::Asked;
+
+use crate::seat::Seat;
+
+use crate::seat::hash_request;
+
+use crate::server::News;
+
+use crate::server::Rules;
+
+use crate::server::Server;
+
+use crate::server::Stream;
 
 /// How much time passes at once.
 pub const TICK: Duration = Duration::from_secs(1);

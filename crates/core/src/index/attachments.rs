@@ -1,0 +1,550 @@
+//! What is attached to which lease: an index of objects by the names of leases that their annotations give.
+//!
+//! An annotation names a lease whether or not there is one yet, so the index knows names only. What a name means is
+//! decided at the moment that something is to be removed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
+    hash::{Hash, Hasher},
+    ops::Bound,
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::ApiResource;
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::{
+    kinds::KindName,
+    names::Names,
+    record::{Place, Unreadable, Version, uid_of, version_of},
+    seldom::Seldom,
+    shown::Shown,
+};
+use lessor_api::Attachments;
+use lessor_api::Key;
+use lessor_api::KeyForm;
+use lessor_api::LeaseName;
+use lessor_api::attachment::KEY_PREFIX;
+use lessor_api::attachment::KEYS_ANNOTATION;
+use lessor_api::attachment::LEASE_ANNOTATION;
+use lessor_api::attachment::PROPAGATION_ANNOTATION;
+use lessor_api::attachment::Propagation;
+use lessor_api::attachment::annotations_after;
+use lessor_api::lease::Attached;
+
+/// A kind whose objects can be attached.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Kind {
+    /// Group, version, kind and plural.
+    pub resource: ApiResource,
+    /// What a key of such an object is.
+    pub form: KeyForm,
+    /// Whether keys that are JSON Pointers can be attached.
+    pub pointers: bool,
+}
+
+impl Kind {
+    /// ConfigMaps.
+    pub fn config_map() -> Self {
+        let resource = ApiResource {
+            group: String::new(),
+            version: "v1".to_owned(),
+            api_version: "v1".to_owned(),
+            kind: "ConfigMap".to_owned(),
+            plural: "configmaps".to_owned(),
+        };
+        Self { resource, form: KeyForm::Data, pointers: false }
+    }
+
+    /// What it is called in messages, in any version.
+    pub fn name(&self) -> KindName {
+        self.to_string().into()
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.resource.plural)?;
+        if !self.resource.group.is_empty() {
+            write!(f, ".{}", self.resource.group)?;
+        }
+        Ok(())
+    }
+}
+
+/// An object: its kind, namespace and name.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ObjectId {
+    /// Its kind.
+    pub kind: Arc<Kind>,
+    /// Where it lives.
+    pub place: Place,
+}
+
+/// All of a kind would be much to feed, and names say nearly as much.
+impl Hash for ObjectId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.place, &self.kind.resource.plural).hash(state);
+    }
+}
+
+impl Ord for ObjectId {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        let (kind, others) = (&self.kind.resource, &other.kind.resource);
+        (&self.place, &kind.plural, &kind.api_version).cmp(&(
+            &other.place,
+            &others.plural,
+            &others.api_version,
+        ))
+    }
+}
+
+impl PartialOrd for ObjectId {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind.resource.kind.to_lowercase(), self.place)
+    }
+}
+
+impl fmt::Debug for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Why something attached doesn't go though it should, and when to try again.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Hindrance {
+    /// In one word, for conditions and metrics.
+    pub reason: &'static str,
+    /// For people: what is wrong, and what to do.
+    pub message: String,
+    /// When to try again though the object hasn't changed; `None`: only a change helps. On the replica's clock.
+    pub retry_at: Option<Duration>,
+    /// How often it was tried.
+    pub tries: u32,
+}
+
+/// An attached object, as some version of it shows it. There may be very many, most of them attached as a whole: what only
+/// others have lies apart.
+#[derive(Clone, Debug, Hash)]
+pub struct Object {
+    /// Its uid.
+    pub uid: Uuid,
+    /// The version that this shows.
+    pub version: Version,
+    /// The lease whose end deletes it as a whole.
+    pub whole: Option<LeaseName>,
+    /// How it is deleted.
+    pub propagation: Propagation,
+    /// Whether its deletion was asked for.
+    pub deleting: bool,
+    /// Whether it is known to have changed since `version`: it must be read before anything is removed.
+    pub stale: bool,
+    more: Seldom<More>,
+}
+
+/// What few objects have.
+#[derive(Clone, Debug, Default, PartialEq, Hash)]
+struct More {
+    keys: BTreeMap<Key, LeaseName>,
+    problems: Vec<String>,
+    hindrance: Option<Hindrance>,
+    /// Our annotations, as they stand, where keys are attached: needed to write what remains of them.
+    annotations: BTreeMap<String, String>,
+}
+
+static NO_MORE: More =
+    More { keys: BTreeMap::new(), problems: Vec::new(), hindrance: None, annotations: BTreeMap::new() };
+
+/// How to remove what is due in an object: one request, bound to one version of it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Removal {
+    /// Delete the object.
+    Delete {
+        /// The uid that must be there.
+        uid: Uuid,
+        /// The version that must be there.
+        version: Version,
+        /// What becomes of the objects that it owns.
+        propagation: Propagation,
+    },
+    /// Remove members of it, with the annotations that attach them. Takes a look at the object as a whole.
+    Members {
+        /// The uid that must be there.
+        uid: Uuid,
+        /// The version that must be there.
+        version: Version,
+        /// JSON Pointers.
+        keys: BTreeSet<Key>,
+        /// Our annotations as they stand.
+        annotations: BTreeMap<String, String>,
+    },
+    /// Remove keys of it, with the annotations that attach them.
+    Keys {
+        /// The uid that must be there.
+        uid: Uuid,
+        /// Which.
+        keys: BTreeSet<Key>,
+        /// A merge patch that names uid and version.
+        patch: Value,
+    },
+}
+
+/// What taking in a version of an object changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// The leases whose attachments changed.
+    pub leases: Vec<Place>,
+    /// Whether something is wrong with its annotations that wasn't before.
+    pub new_problems: bool,
+}
+
+/// Whether an object with these annotations is attached to anything, or means to be.
+pub(super) fn is_attached(annotations: &BTreeMap<String, String>) -> bool {
+    annotations.contains_key(LEASE_ANNOTATION)
+        || annotations.contains_key(KEYS_ANNOTATION)
+        || annotations
+            .range::<str, _>((Bound::Included(KEY_PREFIX), Bound::Unbounded))
+            .next()
+            .is_some_and(|(name, _)| name.starts_with(KEY_PREFIX))
+}
+
+/// The index.
+#[derive(Clone, Debug, Default)]
+pub struct AttachedObjects {
+    objects: HashMap<ObjectId, Object>,
+    by_lease: HashMap<Place, Attachees>,
+    namespaces: Names,
+}
+
+/// What is attached to one name of a lease: mostly one object.
+#[derive(Clone, Debug)]
+enum Attachees {
+    One(ObjectId),
+    Many(Box<Many>),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Many {
+    /// In one order, so that what happens follows from what was seen alone.
+    objects: BTreeSet<ObjectId>,
+    count: Attached,
+}
+
+impl AttachedObjects {
+    /// Takes in a version of an object.
+    ///
+    /// An older version than the one known changes nothing. An object that isn't attached is forgotten, and costs nothing.
+    ///
+    /// # Errors
+    /// [`Unreadable`] when the metadata lacks what every stored object has.
+    pub fn apply(&mut self, id: &ObjectId, meta: &ObjectMeta) -> Result<Applied, Unreadable> {
+        let version = version_of(meta.resource_version.as_deref())?;
+        let known = self.objects.get(id);
+        if known.is_some_and(|known| known.version > version) {
+            return Ok(Applied::default());
+        }
+        let Some(annotations) = meta.annotations.as_ref().filter(|annotations| is_attached(annotations))
+        else {
+            return Ok(Applied { leases: self.forget(id), new_problems: false });
+        };
+        // The version that is known already: nothing changed, a hindrance least of all.
+        if let Some(known) = self.objects.get_mut(id)
+            && known.version == version
+        {
+            known.stale = false;
+            return Ok(Applied::default());
+        }
+        let ours = [LEASE_ANNOTATION, KEYS_ANNOTATION, PROPAGATION_ANNOTATION];
+        let ours: BTreeMap<String, String> = annotations
+            .iter()
+            .filter(|(name, _)| ours.contains(&name.as_str()) || name.starts_with(KEY_PREFIX))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        let object = Object::read(meta, version, ours, &id.kind)?;
+        let new_problems = !object.problems().is_empty()
+            && self.objects.get(id).is_none_or(|known| known.problems() != object.problems());
+        let mut leases = self.forget(id);
+        let namespace = self.namespaces.one(&id.place.namespace);
+        let place = Place { namespace, name: id.place.name.clone() };
+        let id = ObjectId { kind: id.kind.clone(), place };
+        for (lease, attached) in counts_of(&id, &object) {
+            self.link(&lease, &id, attached);
+            if !leases.contains(&lease) {
+                leases.push(lease);
+            }
+        }
+        self.objects.insert(id, object);
+        Ok(Applied { leases, new_problems })
+    }
+
+    fn link(&mut self, lease: &Place, id: &ObjectId, attached: Attached) {
+        let Some(attachees) = self.by_lease.get_mut(lease) else {
+            self.by_lease.insert(lease.clone(), Attachees::One(id.clone()));
+            return;
+        };
+        if let Attachees::One(other) = attachees {
+            let count =
+                self.objects.get(other).map(|object| share_of(object, &lease.name)).unwrap_or_default();
+            *attachees = Attachees::Many(Box::new(Many { objects: [other.clone()].into(), count }));
+        }
+        if let Attachees::Many(many) = attachees {
+            many.objects.insert(id.clone());
+            many.count.objects += attached.objects;
+            many.count.keys += attached.keys;
+        }
+    }
+
+    fn unlink(&mut self, lease: &Place, id: &ObjectId, attached: Attached) {
+        match self.by_lease.get_mut(lease) {
+            Some(Attachees::Many(many)) if many.objects.len() > 1 => {
+                many.objects.remove(id);
+                many.count.objects -= attached.objects;
+                many.count.keys -= attached.keys;
+            }
+            _ => drop(self.by_lease.remove(lease)),
+        }
+    }
+
+    /// Takes in that an object is gone, as of `version` (`None`: whatever version is known). Answers with the leases
+    /// that it was attached to.
+    pub fn remove(&mut self, id: &ObjectId, version: Option<Version>) -> Vec<Place> {
+        match (self.objects.get(id), version) {
+            (Some(known), Some(version)) if known.version > version => Vec::new(),
+            _ => self.forget(id),
+        }
+    }
+
+    fn forget(&mut self, id: &ObjectId) -> Vec<Place> {
+        let Some(object) = self.objects.remove(id) else { return Vec::new() };
+        let mut leases = Vec::new();
+        for (lease, attached) in counts_of(id, &object) {
+            self.unlink(&lease, id, attached);
+            leases.push(lease);
+        }
+        leases
+    }
+
+    /// The objects of `kind` in a namespace (`None`: in all of them) that a whole listing didn't show, in one order.
+    pub fn missing(&self, kind: &Kind, namespace: Option<&str>, shown: &Shown) -> Vec<ObjectId> {
+        let mut missing: Vec<ObjectId> = self
+            .objects
+            .keys()
+            .filter(|id| {
+                *id.kind == *kind && namespace.is_none_or(|namespace| *id.place.namespace == *namespace)
+            })
+            .filter(|id| !shown.contains(&id.place))
+            .cloned()
+            .collect();
+        missing.sort_unstable();
+        missing
+    }
+
+    /// Takes in that a kind is there in another version (`None`: not at all): its objects will be shown anew. Answers
+    /// with the leases touched.
+    pub fn forget_kind(&mut self, name: &str, except: Option<&Kind>) -> Vec<Place> {
+        let is_old = |kind: &Kind| except != Some(kind) && *kind.name() == *name;
+        let mut gone: Vec<ObjectId> = self.objects.keys().filter(|id| is_old(&id.kind)).cloned().collect();
+        gone.sort_unstable();
+        gone.iter().flat_map(|id| self.forget(id)).collect()
+    }
+
+    /// One object.
+    pub fn get(&self, id: &ObjectId) -> Option<&Object> {
+        self.objects.get(id)
+    }
+
+    /// One object, to note a hindrance or staleness.
+    pub fn get_mut(&mut self, id: &ObjectId) -> Option<&mut Object> {
+        self.objects.get_mut(id)
+    }
+
+    /// The objects attached to the lease at `place`, wholly or by keys, in one order.
+    pub fn of(&self, place: &Place) -> impl Iterator<Item = (&ObjectId, &Object)> {
+        let (one, many) = match self.by_lease.get(place) {
+            Some(Attachees::One(id)) => (Some(id), None),
+            Some(Attachees::Many(many)) => (None, Some(&many.objects)),
+            None => (None, None),
+        };
+        let ids = one.into_iter().chain(many.into_iter().flatten());
+        ids.filter_map(|id| self.objects.get_key_value(id))
+    }
+
+    /// The names of leases that an object is attached to, as places.
+    pub fn leases_of(&self, id: &ObjectId) -> Vec<Place> {
+        let object = self.objects.get(id);
+        object.into_iter().flat_map(|object| counts_of(id, object)).map(|(lease, _)| lease).collect()
+    }
+
+    /// Every object with an annotation of ours.
+    pub fn iter(&self) -> impl Iterator<Item = (&ObjectId, &Object)> {
+        self.objects.iter()
+    }
+
+    /// Feeds all that is known of all objects, in one order.
+    pub(super) fn digest(&self, state: &mut impl Hasher) {
+        let mut ids: Vec<&ObjectId> = self.objects.keys().collect();
+        ids.sort_unstable();
+        for id in ids {
+            (id, self.objects.get(id)).hash(state);
+        }
+    }
+
+    /// How much is attached to the lease at `place`.
+    pub fn count(&self, place: &Place) -> Attached {
+        match self.by_lease.get(place) {
+            Some(Attachees::One(id)) => {
+                self.objects.get(id).map(|object| share_of(object, &place.name)).unwrap_or_default()
+            }
+            Some(Attachees::Many(many)) => many.count,
+            None => Attached::default(),
+        }
+    }
+
+    /// How to remove whatever is due in this very version of the object, where `has_ended` tells the leases whose end
+    /// was committed. `None`: nothing is due.
+    ///
+    /// Everything due in one object goes with one request, whichever leases it belonged to.
+    pub fn removal(&self, id: &ObjectId, has_ended: impl Fn(&Place) -> bool) -> Option<Removal> {
+        let object = self.objects.get(id)?;
+        let ended = |name: &LeaseName| has_ended(&lease_at(id, name));
+        // An object whose deletion is under way has finalizers of its own: nothing is left to ask for but its keys.
+        if !object.deleting && object.whole.as_ref().is_some_and(&ended) {
+            return Some(Removal::Delete {
+                uid: object.uid,
+                version: object.version,
+                propagation: object.propagation,
+            });
+        }
+        let more = object.more();
+        let due = more.keys.iter().filter(|(_, name)| ended(name));
+        let keys: BTreeSet<Key> = due.map(|(key, _)| key.clone()).collect();
+        if keys.is_empty() {
+            return None;
+        }
+        if id.kind.form == KeyForm::Pointer {
+            return Some(Removal::Members {
+                uid: object.uid,
+                version: object.version,
+                keys,
+                annotations: more.annotations.clone(),
+            });
+        }
+        let annotations = annotations_after(&more.annotations, id.kind.form, &keys);
+        let mut patch = json!({
+            "metadata": {
+                "uid": object.uid.to_string(),
+                // What binds the patch to this version; the uid alone would guard nothing.
+                "resourceVersion": object.version.to_string(),
+                "annotations": annotations,
+            },
+        });
+        // A merge patch removes a member by null and ignores one that isn't there, so metadata is all it takes to
+        // remove a key from wherever it is. A Secret has no `binaryData`.
+        let nulls: Map<String, Value> = keys.iter().map(|key| (key.to_string(), Value::Null)).collect();
+        patch["data"] = Value::Object(nulls.clone());
+        if id.kind.resource.kind == "ConfigMap" {
+            patch["binaryData"] = Value::Object(nulls);
+        }
+        Some(Removal::Keys { uid: object.uid, keys, patch })
+    }
+}
+
+impl Object {
+    fn read(
+        meta: &ObjectMeta,
+        version: Version,
+        mut annotations: BTreeMap<String, String>,
+        kind: &Kind,
+    ) -> Result<Self, Unreadable> {
+        let mut attachments = Attachments::parse(&annotations, kind.form);
+        let mut problems: Vec<String> = attachments.problems.iter().map(ToString::to_string).collect();
+        if kind.form == KeyForm::Pointer && !kind.pointers && !attachments.keys.is_empty() {
+            attachments.keys.clear();
+            problems.push(format!(
+                "annotation \"{KEYS_ANNOTATION}\" attaches nothing: of {kind} only whole objects can be attached here; the \
+                 operator's setting `--attachable {kind}:pointers` would allow it"
+            ));
+        }
+        // Of those that are attached as a whole there may be very many, and their annotations aren't needed again.
+        if attachments.keys.is_empty() {
+            annotations = BTreeMap::new();
+        }
+        let more = Seldom::new(More { keys: attachments.keys, problems, hindrance: None, annotations });
+        Ok(Self {
+            uid: uid_of(meta.uid.as_deref())?,
+            version,
+            whole: attachments.whole,
+            propagation: attachments.propagation,
+            deleting: meta.deletion_timestamp.is_some(),
+            stale: false,
+            more,
+        })
+    }
+
+    /// The leases that it is attached to, `id` being what it is called itself; each as often as it is named.
+    pub fn leases(&self, id: &ObjectId) -> impl Iterator<Item = Place> {
+        self.whole.iter().chain(self.keys().values()).map(|name| lease_at(id, name))
+    }
+
+    fn more(&self) -> &More {
+        self.more.get().unwrap_or(&NO_MORE)
+    }
+
+    /// The lease whose end removes each key.
+    pub fn keys(&self) -> &BTreeMap<Key, LeaseName> {
+        &self.more().keys
+    }
+
+    /// What is wrong with its annotations, for people.
+    pub fn problems(&self) -> &[String] {
+        &self.more().problems
+    }
+
+    /// Why it doesn't go.
+    pub fn hindrance(&self) -> Option<&Hindrance> {
+        self.more().hindrance.as_ref()
+    }
+
+    /// Notes why it doesn't go.
+    pub fn hinder(&mut self, hindrance: Hindrance) {
+        self.more.change(|more| more.hindrance = Some(hindrance));
+    }
+}
+
+/// The lease of this name, for an object.
+fn lease_at(id: &ObjectId, name: &LeaseName) -> Place {
+    Place { namespace: id.place.namespace.clone(), name: name.shared() }
+}
+
+/// How much of an object is attached to the lease of this name.
+fn share_of(object: &Object, lease: &str) -> Attached {
+    let is = |name: &LeaseName| name.as_str() == lease;
+    let keys = object.keys().values().filter(|name| is(name)).count();
+    Attached {
+        objects: i64::from(object.whole.as_ref().is_some_and(is)),
+        keys: i64::try_from(keys).unwrap_or(i64::MAX),
+    }
+}
+
+/// The leases that an object is attached to, in order, and what of it to each.
+fn counts_of(id: &ObjectId, object: &Object) -> BTreeMap<Place, Attached> {
+    let mut counts: BTreeMap<Place, Attached> = BTreeMap::new();
+    if let Some(name) = &object.whole {
+        counts.entry(lease_at(id, name)).or_default().objects += 1;
+    }
+    for name in object.keys().values() {
+        counts.entry(lease_at(id, name)).or_default().keys += 1;
+    }
+    counts
+}

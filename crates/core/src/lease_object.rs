@@ -1,0 +1,236 @@
+//! What a replica remembers of one lease: the object, read once and kept small.
+
+use std::{fmt, sync::Arc};
+
+use k8s_openapi::jiff::Timestamp;
+use thiserror::Error;
+use uuid::Uuid;
+
+use super::{follow::Follow, published::Published, seldom::Seldom};
+use lessor_api::lease::AfterExpiry;
+use lessor_api::lease::FINALIZER;
+use lessor_api::lease::Lease;
+use lessor_api::time;
+
+/// A `metadata.resourceVersion`: a number that only grows, comparable within one kind (Kubernetes 1.35 and later
+/// promise it, every earlier server has it so).
+pub type Version = u64;
+
+/// Where an object of a known kind lives: its namespace and name.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place {
+    /// The namespace.
+    pub namespace: Arc<str>,
+    /// The name within it.
+    pub name: Arc<str>,
+}
+
+impl Place {
+    /// The place of `name` in `namespace`.
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Why an object that the API server sent can't be used.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum Unreadable {
+    /// A field that every stored object has is missing or has another form.
+    #[error("metadata.{0} is missing or malformed")]
+    Metadata(&'static str),
+}
+
+/// One lease, as some version of its object shows it.
+#[derive(Clone, Debug, Hash)]
+pub struct Record {
+    /// Where it lives.
+    pub place: Place,
+    /// Its uid: the identity of the lease.
+    pub uid: Uuid,
+    /// The version of the object that this record shows.
+    pub version: Version,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// Whether somebody has asked for its deletion.
+    pub deleting: bool,
+    /// Whether our finalizer is in place.
+    pub has_finalizer: bool,
+    /// `spec.ttlSeconds`, as asked for.
+    pub ttl_seconds: i64,
+    /// `spec.renewTime`, to see when it changes.
+    pub renew_time: Option<Box<str>>,
+    /// `spec.suspend`.
+    pub suspend: bool,
+    /// Whether the object stays after an expiry (`spec.afterExpiry: Retain`).
+    pub retain: bool,
+    /// The status, as published.
+    pub status: Published,
+    more: Seldom<More>,
+}
+
+/// What few leases have.
+#[derive(Clone, Debug, Default, PartialEq, Hash)]
+struct More {
+    max_lifetime_seconds: Option<i64>,
+    warn_before_seconds: Option<i64>,
+    follow: Option<Follow>,
+    other_finalizers: Vec<String>,
+}
+
+impl Record {
+    /// Reads a lease.
+    ///
+    /// # Errors
+    /// [`Unreadable`] when the metadata lacks what every stored object has.
+    pub fn read(lease: &Lease) -> Result<Self, Unreadable> {
+        let meta = &lease.metadata;
+        let place = Place::new(
+            meta.namespace.as_deref().ok_or(Unreadable::Metadata("namespace"))?,
+            meta.name.as_deref().ok_or(Unreadable::Metadata("name"))?,
+        );
+        let renew_from = lease.spec.renew_from.as_ref();
+        let finalizers = || meta.finalizers.iter().flatten();
+        Ok(Self {
+            more: Seldom::new(More {
+                max_lifetime_seconds: lease.spec.max_lifetime_seconds,
+                warn_before_seconds: lease.spec.warn_before_seconds,
+                follow: renew_from.and_then(|from| Follow::read(&place.namespace, from)),
+                other_finalizers: finalizers().filter(|name| *name != FINALIZER).cloned().collect(),
+            }),
+            place,
+            uid: uid_of(meta.uid.as_deref())?,
+            version: version_of(meta.resource_version.as_deref())?,
+            generation: meta.generation.unwrap_or_default(),
+            deleting: meta.deletion_timestamp.is_some(),
+            has_finalizer: finalizers().any(|name| name == FINALIZER),
+            ttl_seconds: lease.spec.ttl_seconds,
+            renew_time: lease.spec.renew_time.as_deref().map(Into::into),
+            suspend: lease.spec.suspend,
+            retain: lease.spec.after_expiry == AfterExpiry::Retain,
+            status: lease.status.as_ref().map(Published::read).unwrap_or_default(),
+        })
+    }
+
+    /// `spec.maxLifetimeSeconds`.
+    pub fn max_lifetime_seconds(&self) -> Option<i64> {
+        self.more.get()?.max_lifetime_seconds
+    }
+
+    /// What remains of its TTL while it is suspended, in seconds, if its status says so of this very spec.
+    pub fn told_left(&self) -> Option<i64> {
+        let is_told = self.suspend && self.status.observed_generation == Some(self.generation);
+        self.status.remaining_seconds().filter(|_| is_told)
+    }
+
+    /// `spec.warnBeforeSeconds`.
+    pub fn warn_before_seconds(&self) -> Option<i64> {
+        self.more.get()?.warn_before_seconds
+    }
+
+    /// What it follows (`spec.renewFrom`).
+    pub fn follow(&self) -> Option<&Follow> {
+        self.more.get()?.follow.as_ref()
+    }
+
+    /// The finalizers with ours, or without it: a patch replaces the list as a whole.
+    pub fn finalizers_with(&self, ours: bool) -> Vec<String> {
+        let others = self.more.get().into_iter().flat_map(|more| more.other_finalizers.iter().cloned());
+        others.chain(ours.then(|| FINALIZER.to_owned())).collect()
+    }
+
+    /// Whether `newer` renews the lease that this record shows: a changed `renewTime` or `ttlSeconds`, whatever they
+    /// say.
+    pub fn is_renewed_by(&self, newer: &Self) -> bool {
+        self.renew_time != newer.renew_time || self.ttl_seconds != newer.ttl_seconds
+    }
+}
+
+/// Reads `metadata.uid`.
+pub(super) fn uid_of(uid: Option<&str>) -> Result<Uuid, Unreadable> {
+    uid.and_then(|uid| uid.parse().ok()).ok_or(Unreadable::Metadata("uid"))
+}
+
+/// Reads `metadata.resourceVersion`.
+pub(super) fn version_of(version: Option<&str>) -> Result<Version, Unreadable> {
+    version.and_then(|version| version.parse().ok()).ok_or(Unreadable::Metadata("resourceVersion"))
+}
+
+/// Milliseconds since 1970, rounded down: how times are kept.
+pub(super) fn millis(time: Timestamp) -> i64 {
+    time.as_millisecond()
+}
+
+/// A time from milliseconds since 1970; the nearest one that exists.
+pub(super) fn from_millis(millis: i64) -> Timestamp {
+    Timestamp::from_millisecond(millis).unwrap_or(if millis < 0 { Timestamp::MIN } else { Timestamp::MAX })
+}
+
+/// A time as status fields and logs write it.
+pub(super) fn text(millis: i64) -> String {
+    time::to_text(from_millis(millis))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn lease(value: serde_json::Value) -> Lease {
+        serde_json::from_value(value).expect("a lease")
+    }
+
+    fn sample() -> serde_json::Value {
+        json!({
+            "apiVersion": "lessor.dev/v1alpha1", "kind": "Lease",
+            "metadata": {
+                "namespace": "shop", "name": "cart", "uid": "0e2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f10",
+                "resourceVersion": "42", "generation": 3, "finalizers": ["example.com/other"],
+            },
+            "spec": {"ttlSeconds": 30, "renewTime": "2026-01-31T12:00:00Z"},
+        })
+    }
+
+    #[test]
+    fn a_changed_renew_time_or_ttl_renews_and_nothing_else_does() {
+        let read = |change: &dyn Fn(&mut serde_json::Value)| {
+            let mut value = sample();
+            change(&mut value);
+            Record::read(&lease(value)).expect("readable")
+        };
+        let before = read(&|_| {});
+        assert!(before.is_renewed_by(&read(&|v| v["spec"]["renewTime"] = json!("2026-01-31T12:00:01Z"))));
+        assert!(
+            before.is_renewed_by(&read(&|v| v["spec"]["renewTime"] = json!("2026-01-31T13:00:00+01:00")))
+        );
+        assert!(before.is_renewed_by(&read(&|v| v["spec"]["ttlSeconds"] = json!(31))));
+        assert!(!before.is_renewed_by(&read(&|v| v["spec"]["holder"] = json!("somebody"))));
+        assert!(!before.is_renewed_by(&read(&|v| v["metadata"]["generation"] = json!(9))));
+    }
+
+    #[test]
+    fn the_list_of_finalizers_keeps_those_of_others() {
+        let record = Record::read(&lease(sample())).expect("readable");
+        assert_eq!(record.finalizers_with(true), ["example.com/other", FINALIZER]);
+        assert_eq!(record.finalizers_with(false), ["example.com/other"]);
+    }
+
+    #[test]
+    fn an_object_without_identity_is_refused() {
+        let mut value = sample();
+        value["metadata"]["uid"] = json!("not a uid");
+        assert_eq!(Record::read(&lease(value)).err(), Some(Unreadable::Metadata("uid")));
+    }
+}
