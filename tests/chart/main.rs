@@ -105,6 +105,8 @@ fn main() -> ExitCode {
         render::the_dashboard_and_the_alerts_ask_only_for_metrics_that_there_are,
         generated::the_definitions_in_the_chart_are_those_of_the_code,
         generated::what_the_chart_takes_from_deploy_is_the_same_there,
+        generated::chart_command_and_file_have_the_same_policy_for_the_same_kinds,
+        generated::kinds_that_the_operator_cannot_read_are_refused_by_the_chart_too,
         generated::the_icon_is_part_of_the_chart,
         generated::the_plain_yaml_is_the_rendered_chart,
         generated::the_table_in_the_readme_lists_all_values,
