@@ -25,12 +25,8 @@ use kube::{
     Api,
     api::{Patch, PatchParams, PostParams},
 };
-use lessor_api::Lease;
-use lessor_api::LeaseSpec;
-use lessor_api::RenewFrom;
-use lessor_api::SourceName;
-use lessor_api::time;
 use lessor::runtime::AGENT;
+use lessor_api::{Lease, LeaseSpec, RenewFrom, SourceName, time};
 use lessor_cluster::Cluster;
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};

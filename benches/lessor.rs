@@ -5,11 +5,7 @@
 use std::{hint::black_box, time::Duration};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use lease_engine::Config;
-use lease_engine::LeaseTime;
-use lease_engine::Lessor;
-use lease_engine::Ttl;
-use lease_engine::queue::DeadlineQueue;
+use lease_engine::{Config, LeaseTime, Lessor, Ttl, queue::DeadlineQueue};
 
 const SIZES: [u64; 3] = [10_000, 100_000, 1_000_000];
 const TTL: Ttl = Ttl::from_secs(3600);

@@ -14,7 +14,7 @@
     unreachable_pub
 )]
 
-#[path = "../src/lessor/wheel.rs"]
+#[path = "../crates/lease-engine/src/wheel.rs"]
 mod wheel;
 
 use std::{

@@ -23,15 +23,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lease_engine::{Config, LeaseTime, Lessor, Ttl};
 use rustix::time::{ClockId, clock_gettime};
-
-use lease_engine::Config;
-
-use lease_engine::LeaseTime;
-
-use lease_engine::Lessor;
-
-use lease_engine::Ttl;
 
 const SIZES: [usize; 3] = [10_000, 100_000, 1_000_000];
 const ROUNDS: usize = 3;

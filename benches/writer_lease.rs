@@ -2,15 +2,10 @@
 
 #![allow(missing_docs, reason = "criterion's macros make public functions")]
 
-use std::hint::black_box;
-use std::time::Duration;
+use std::{hint::black_box, time::Duration};
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use writer_lease::Action;
-use writer_lease::Config;
-use writer_lease::Holder;
-use writer_lease::WorkResult;
-use writer_lease::WriterLease;
+use writer_lease::{Action, Config, Holder, WorkResult, WriterLease};
 
 const WORKS: u64 = 20_000;
 

@@ -15,10 +15,7 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams},
 };
-use lessor_client::Error;
-use lessor_client::Grant;
-use lessor_client::HeldLease;
-use lessor_client::LeaseClient;
+use lessor_client::{Error, Grant, HeldLease, LeaseClient};
 
 const TTL: Duration = Duration::from_secs(5);
 const EVERY: Duration = Duration::from_secs(1);

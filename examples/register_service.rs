@@ -8,10 +8,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use lessor_client::Error;
-use lessor_client::Grant;
-use lessor_client::KeepAlive;
-use lessor_client::LeaseClient;
+use lessor_client::{Error, Grant, KeepAlive, LeaseClient};
 use tokio::signal::unix::{SignalKind, signal};
 
 const MAP: &str = "endpoints";

@@ -17,31 +17,26 @@ use http::{Method, Request, Response, StatusCode, header::DATE};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use k8s_openapi::jiff::{SignedDuration, Timestamp, fmt::rfc2822};
 use kube::client::Body;
+use lease_engine::clock::LeaseClock;
+use lessor_api::GROUP;
+use lessor_core::{clocks::Now, lease_object::ResourceVersion};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use tower::{BoxError, Layer, Service};
-
-use lessor_api::GROUP;
-
-use lease_engine::LeaseTime;
-
-use lease_engine::clock::LeaseClock;
-
-use lessor_core::lease_object::Version;
 
 /// How often it is logged at most that deadlines move: an API server that is slow for long moves them with each answer.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// What is heard of the API server. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Hearing {
+pub struct Connectivity {
     start: Instant,
     shared: Arc<Shared>,
 }
 
 struct Shared {
     state: Mutex<State>,
-    heard_again: Notify,
+    reconnected: Notify,
     wall: Box<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
@@ -59,7 +54,7 @@ struct State {
     requests: u64,
     moves: Moves,
     /// The newest version that a watch of ours has shown.
-    newest: Version,
+    newest: ResourceVersion,
 }
 
 /// By how much all deadlines have moved since that was last told, and when it was.
@@ -82,41 +77,13 @@ impl Moves {
     }
 }
 
-/// All clocks, read at one moment.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Now {
-    /// Monotonic time since the replica started.
-    pub mono: Duration,
-    /// Lease time.
-    pub lease: LeaseTime,
-    /// This machine's wall clock.
-    pub wall: Timestamp,
-    /// The API server's clock, never ahead of it; `None` until it has answered.
-    pub server: Option<Timestamp>,
-    /// How long ago the API server was heard.
-    pub silence: Duration,
-    /// Whether it is not heard at present: lease time stands still.
-    pub deaf: bool,
-    /// How much of the time was no lease time since the API server was found to be unable to write, or won't be once it can.
-    pub unwritable: Duration,
-    /// How much of that is in doubt: the API server can't write at present, as far as is known.
-    pub doubted: Duration,
-}
-
-impl Now {
-    /// How much of the time was no lease time.
-    pub fn held(&self) -> Duration {
-        self.mono.saturating_sub(self.lease.since_start())
-    }
-}
-
-impl Default for Hearing {
+impl Default for Connectivity {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Hearing {
+impl Connectivity {
     /// Starts all clocks.
     pub fn new() -> Self {
         Self::with_wall_clock(Timestamp::now)
@@ -131,7 +98,7 @@ impl Hearing {
             moves: Moves::default(),
             newest: 0,
         };
-        let shared = Shared { state: Mutex::new(state), heard_again: Notify::new(), wall: Box::new(wall) };
+        let shared = Shared { state: Mutex::new(state), reconnected: Notify::new(), wall: Box::new(wall) };
         Self { start: Instant::now(), shared: Arc::new(shared) }
     }
 
@@ -147,10 +114,10 @@ impl Hearing {
                 let since = SignedDuration::try_from(mono.saturating_sub(at)).unwrap_or(SignedDuration::ZERO);
                 date.checked_add(since).unwrap_or(date)
             }),
-            silence: mono.saturating_sub(state.clock.last_life()),
-            deaf: state.clock.stands_still(mono),
-            unwritable: state.clock.unwritable(mono),
-            doubted: state.clock.doubted(mono),
+            since_last_response: mono.saturating_sub(state.clock.last_response()),
+            disconnected: state.clock.is_paused(mono),
+            paused_unwritable: state.clock.paused_unwritable(mono),
+            doubted: state.clock.tentative_pause(mono),
         }
     }
 
@@ -160,43 +127,43 @@ impl Hearing {
     }
 
     /// Takes in that a watch shows one of our objects in this version. Where it is the newest yet, somebody has written it.
-    pub fn shown(&self, version: Version) {
+    pub fn shown(&self, version: ResourceVersion) {
         {
             let mut state = self.shared.state.lock();
             // Whoever is deaf learns nothing of the present.
-            if version <= state.newest || state.clock.stands_still(self.start.elapsed()) {
+            if version <= state.newest || state.clock.is_paused(self.start.elapsed()) {
                 return;
             }
             state.newest = version;
         }
-        self.with_clock(LeaseClock::wrote);
+        self.with_clock(LeaseClock::write_observed);
     }
 
     /// Takes in that the API server could not write for so much longer than this replica has noticed.
-    pub fn hold(&self, unwritable: Duration) {
-        self.with_clock(|clock, _| clock.hold(unwritable));
+    pub fn hold(&self, paused_unwritable: Duration) {
+        self.with_clock(|clock, _| clock.hold(paused_unwritable));
     }
 
     /// Waits until the server is heard again after deafness.
-    pub async fn heard_again(&self) {
-        self.shared.heard_again.notified().await;
+    pub async fn reconnected(&self) {
+        self.shared.reconnected.notified().await;
     }
 
     /// Takes in that this replica wakes up, and wanted to at `due`: was it paused meanwhile?
     pub fn woke(&self, due: Duration) {
-        self.with_clock(|clock, mono| clock.woke(due, mono));
+        self.with_clock(|clock, mono| clock.resumed_after_pause(due, mono));
     }
 
     fn with_clock<T>(&self, change: impl FnOnce(&mut LeaseClock, Duration) -> T) -> T {
         let mono = self.start.elapsed();
         let mut state = self.shared.state.lock();
-        let was_deaf = state.clock.stands_still(mono);
-        let held_before = state.clock.held();
+        let was_deaf = state.clock.is_paused(mono);
+        let held_before = state.clock.paused_total();
         let result = change(&mut state.clock, mono);
-        if was_deaf && !state.clock.stands_still(mono) {
-            self.shared.heard_again.notify_one();
+        if was_deaf && !state.clock.is_paused(mono) {
+            self.shared.reconnected.notify_one();
         }
-        let moved = state.clock.held().saturating_sub(held_before);
+        let moved = state.clock.paused_total().saturating_sub(held_before);
         let told = state.moves.tell(moved, mono);
         drop(state);
         if let Some(moved) = told {
@@ -217,7 +184,7 @@ impl Hearing {
         let id = state.requests;
         state.clock.sent(id, mono);
         drop(state);
-        Pending { hearing: self.clone(), id: Some(id), writes }
+        Pending { connectivity: self.clone(), id: Some(id), writes }
     }
 
     fn note_date<B>(&self, response: &Response<B>) {
@@ -230,7 +197,7 @@ impl Hearing {
 
 /// A request that counts and hasn't been answered. Dropped unanswered, it was given up.
 struct Pending {
-    hearing: Hearing,
+    connectivity: Connectivity,
     id: Option<u64>,
     /// What it is to write, if anything.
     writes: Option<Target>,
@@ -242,7 +209,7 @@ impl Pending {
         self.end(|clock, id, mono| match writes {
             // That may be its own fault: a webhook that fails for some leases must not keep the time of all others from
             // running. Before anything ends by time, another write has to be accepted.
-            Some(Target::Lease) if status.is_server_error() => clock.spoiled(id, mono),
+            Some(Target::Lease) if status.is_server_error() => clock.inconclusive(id, mono),
             // A server that answers so can't do its work, as far as holders are concerned.
             _ if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
                 fail(clock, id, mono, writes);
@@ -250,7 +217,7 @@ impl Pending {
             _ => {
                 clock.answered(id, mono);
                 if writes.is_some() && status.is_success() {
-                    clock.wrote(mono);
+                    clock.write_observed(mono);
                 }
             }
         });
@@ -263,14 +230,14 @@ impl Pending {
 
     fn end(&mut self, tell: impl FnOnce(&mut LeaseClock, u64, Duration)) {
         if let Some(id) = self.id.take() {
-            self.hearing.with_clock(|clock, mono| tell(clock, id, mono));
+            self.connectivity.with_clock(|clock, mono| tell(clock, id, mono));
         }
     }
 }
 
 fn fail(clock: &mut LeaseClock, id: u64, mono: Duration, writes: Option<Target>) {
     if let Some(Target::Lessor) = writes {
-        clock.could_not_write(mono);
+        clock.write_failed(mono);
     }
     clock.failed(id);
 }
@@ -280,34 +247,34 @@ impl Drop for Pending {
         let writes = self.writes;
         self.end(|clock, id, mono| {
             if let Some(Target::Lessor) = writes {
-                clock.could_not_write(mono);
+                clock.write_failed(mono);
             }
             clock.withdrawn(id, mono);
         });
     }
 }
 
-impl<S> Layer<S> for Hearing {
-    type Service = Listener<S>;
+impl<S> Layer<S> for Connectivity {
+    type Service = ConnectivityService<S>;
 
-    fn layer(&self, inner: S) -> Listener<S> {
-        Listener { inner, hearing: self.clone() }
+    fn layer(&self, inner: S) -> ConnectivityService<S> {
+        ConnectivityService { inner, connectivity: self.clone() }
     }
 }
 
 /// The service that listens.
 #[derive(Clone, Debug)]
-pub struct Listener<S> {
+pub struct ConnectivityService<S> {
     inner: S,
-    hearing: Hearing,
+    connectivity: Connectivity,
 }
 
-impl<S, B> Service<Request<Body>> for Listener<S>
+impl<S, B> Service<Request<Body>> for ConnectivityService<S>
 where
     S: Service<Request<Body>, Response = Response<B>, Error = BoxError>,
     S::Future: Send + 'static,
 {
-    type Response = Response<HeardBody<B>>;
+    type Response = Response<ObservedBody<B>>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
@@ -318,13 +285,13 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let counts = request.uri().path().strip_prefix("/apis/").is_some_and(|path| path.starts_with(GROUP));
         let writes = (*request.method() != Method::GET).then(|| Target::of(&request));
-        let pending = counts.then(|| self.hearing.sent(writes));
-        let hearing = self.hearing.clone();
+        let pending = counts.then(|| self.connectivity.sent(writes));
+        let connectivity = self.connectivity.clone();
         let response = self.inner.call(request);
         Box::pin(async move {
             let response = match (response.await, pending) {
                 (Ok(response), pending) => {
-                    hearing.note_date(&response);
+                    connectivity.note_date(&response);
                     if let Some(pending) = pending {
                         pending.answered(response.status());
                     }
@@ -337,7 +304,7 @@ where
                     return Err(error);
                 }
             };
-            Ok(response.map(|inner| HeardBody { inner, hearing: counts.then_some(hearing) }))
+            Ok(response.map(|inner| ObservedBody { inner, connectivity: counts.then_some(connectivity) }))
         })
     }
 }
@@ -357,12 +324,12 @@ impl Target {
 
 /// A body whose every piece is a sign of life.
 #[derive(Debug)]
-pub struct HeardBody<B> {
+pub struct ObservedBody<B> {
     inner: B,
-    hearing: Option<Hearing>,
+    connectivity: Option<Connectivity>,
 }
 
-impl<B> HttpBody for HeardBody<B>
+impl<B> HttpBody for ObservedBody<B>
 where
     B: HttpBody + Unpin,
 {
@@ -374,11 +341,11 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
-        if let Some(hearing) = &self.hearing {
+        if let Some(connectivity) = &self.connectivity {
             match &frame {
                 // A watch that the server ends in good order was heard to its end.
-                Some(Ok(_)) | None => hearing.with_clock(|clock, mono| clock.heard(mono)),
-                Some(Err(_)) => hearing.with_clock(|clock, _| clock.broke()),
+                Some(Ok(_)) | None => connectivity.with_clock(|clock, mono| clock.watch_event(mono)),
+                Some(Err(_)) => connectivity.with_clock(|clock, _| clock.broke()),
             }
         }
         Poll::Ready(frame)
@@ -405,51 +372,52 @@ mod tests {
         Ok(response)
     }
 
-    async fn ask(hearing: &Hearing, failing: &'static str, method: Method, path: &str) {
-        let mut server = hearing.layer(tower::service_fn(move |request| fails(failing, request)));
+    async fn ask(connectivity: &Connectivity, failing: &'static str, method: Method, path: &str) {
+        let mut server = connectivity.layer(tower::service_fn(move |request| fails(failing, request)));
         let request = Request::builder().method(method).uri(format!("/apis/{GROUP}/v1alpha1/{path}"));
         server.call(request.body(Body::empty()).expect("a request")).await.expect("an answer");
     }
 
     #[tokio::test(start_paused = true)]
     async fn writes_that_fail_for_single_leases_keep_no_time_from_running() {
-        let hearing = Hearing::new();
+        let connectivity = Connectivity::new();
         for _ in 0..30 {
-            ask(&hearing, "/namespaces/shop/", Method::PATCH, "namespaces/shop/leases/cart/status").await;
-            assert!(!hearing.now().deaf);
-            ask(&hearing, "/namespaces/shop/", Method::PATCH, "lessors/default/status").await;
+            ask(&connectivity, "/namespaces/shop/", Method::PATCH, "namespaces/shop/leases/cart/status")
+                .await;
+            assert!(!connectivity.now().disconnected);
+            ask(&connectivity, "/namespaces/shop/", Method::PATCH, "lessors/default/status").await;
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        assert_eq!(hearing.now().lease.since_start(), Duration::from_secs(30));
+        assert_eq!(connectivity.now().lease.since_start(), Duration::from_secs(30));
         // What fails for one is no sign of life for others.
-        ask(&hearing, "/namespaces/shop/", Method::PATCH, "namespaces/shop/leases/cart/status").await;
-        assert_eq!(hearing.now().silence, Duration::from_secs(1));
+        ask(&connectivity, "/namespaces/shop/", Method::PATCH, "namespaces/shop/leases/cart/status").await;
+        assert_eq!(connectivity.now().since_last_response, Duration::from_secs(1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn while_the_server_answers_and_cannot_write_no_lease_time_passes() {
         const NOTHING: &str = "no path has this";
         let pass = async |seconds| tokio::time::sleep(Duration::from_secs(seconds)).await;
-        let hearing = Hearing::new();
-        ask(&hearing, NOTHING, Method::PATCH, "lessors/default/status").await;
+        let connectivity = Connectivity::new();
+        ask(&connectivity, NOTHING, Method::PATCH, "lessors/default/status").await;
         pass(5).await;
         // A watch shows what another has written; what it shows again is no news.
-        hearing.shown(7);
+        connectivity.shown(7);
         pass(5).await;
-        hearing.shown(7);
+        connectivity.shown(7);
         for _ in 0..10 {
-            ask(&hearing, "", Method::PATCH, "lessors/default/status").await;
-            assert!(hearing.now().deaf);
-            ask(&hearing, "", Method::GET, "lessors/default").await;
+            ask(&connectivity, "", Method::PATCH, "lessors/default/status").await;
+            assert!(connectivity.now().disconnected);
+            ask(&connectivity, "", Method::GET, "lessors/default").await;
             pass(1).await;
-            ask(&hearing, "", Method::GET, "lessors/default").await;
+            ask(&connectivity, "", Method::GET, "lessors/default").await;
         }
-        hearing.shown(6);
-        assert_eq!(hearing.now().lease.since_start(), Duration::from_secs(10), "it runs on meanwhile");
-        ask(&hearing, NOTHING, Method::PATCH, "namespaces/shop/leases/cart/status").await;
-        assert_eq!(hearing.now().lease.since_start(), Duration::from_secs(5));
+        connectivity.shown(6);
+        assert_eq!(connectivity.now().lease.since_start(), Duration::from_secs(10), "it runs on meanwhile");
+        ask(&connectivity, NOTHING, Method::PATCH, "namespaces/shop/leases/cart/status").await;
+        assert_eq!(connectivity.now().lease.since_start(), Duration::from_secs(5));
         pass(1).await;
-        assert_eq!(hearing.now().lease.since_start(), Duration::from_secs(6));
+        assert_eq!(connectivity.now().lease.since_start(), Duration::from_secs(6));
     }
 
     #[test]

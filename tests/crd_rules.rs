@@ -18,19 +18,12 @@ use kube::{
     api::{ObjectMeta, Patch, PatchParams, PostParams},
     runtime::{conditions::is_crd_established, wait::await_condition},
 };
-use lessor_api::Attachments;
-use lessor_api::KeyForm;
-use lessor_api::Lease;
-use lessor_api::LeaseSpec;
-use lessor_api::LeaseStatus;
-use lessor_api::Lessor;
-use lessor_api::LessorStatus;
-use lessor_api::crd;
-use lessor_api::lease::ENDED_MESSAGE;
-use lessor_api::lease::MAX_SECONDS;
-use lessor_api::lessor::LessorSpec;
-use lessor_api::time::from_text;
-use lessor_api::time::micro;
+use lessor_api::{
+    Attachments, KeyForm, Lease, LeaseSpec, LeaseStatus, Lessor, LessorStatus, crd,
+    lease::{ENDED_MESSAGE, MAX_SECONDS},
+    lessor::LessorSpec,
+    time::{from_text, micro},
+};
 use lessor_cluster::{Cluster, Tool};
 use serde_json::{Value, json};
 use tokio::{process::Command, sync::OnceCell};

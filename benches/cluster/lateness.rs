@@ -9,10 +9,7 @@ use kube::{
     Api,
     api::{ListParams, PostParams},
 };
-use lessor_api::LeaseSpec;
-use lessor_api::RenewFrom;
-use lessor_api::SourceName;
-use lessor_api::time;
+use lessor_api::{LeaseSpec, RenewFrom, SourceName, time};
 use lessor_checker::{Checker, Figures, Request};
 use serde_json::json;
 use tokio::time::{Instant, sleep};

@@ -5,8 +5,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use lessor_api::Lease;
-use lessor_api::time;
+use lessor_api::{Lease, time};
 use serde_json::json;
 use tokio::time::Instant;
 

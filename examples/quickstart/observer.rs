@@ -13,12 +13,10 @@ use kube::{
     Api, Resource, ResourceExt,
     runtime::{WatchStreamExt, watcher},
 };
-use lessor_api::Attachments;
-use lessor_api::KeyForm;
-use lessor_api::Lease;
-use lessor_api::LeaseStatus;
-use lessor_api::lease::condition;
-use lessor_api::lease::reason;
+use lessor_api::{
+    Attachments, KeyForm, Lease, LeaseStatus,
+    lease::{condition, reason},
+};
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::watch,

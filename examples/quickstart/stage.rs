@@ -15,9 +15,7 @@ use kube::{
     api::{DeleteParams, ListParams, PostParams},
     runtime::{conditions, wait::await_condition},
 };
-use lessor_api::Lease;
-use lessor_api::Lessor;
-use lessor_api::crd;
+use lessor_api::{Lease, Lessor, crd};
 use lessor_cluster::{Cluster, Process, audit::Mark};
 use tokio::time::{Instant, sleep, timeout};
 

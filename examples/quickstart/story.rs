@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt, api::DeleteParams};
-use lessor_api::Attachments;
-use lessor_api::KeyForm;
-use lessor_api::Lease;
-use lessor_api::lease::ENDED_MESSAGE;
-use lessor_api::lease::condition;
-use lessor_api::lease::reason;
+use lessor_api::{
+    Attachments, KeyForm, Lease,
+    lease::{ENDED_MESSAGE, condition, reason},
+};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, sleep_until},

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args as ClapArgs;
-use lessor_core::attachable;
-use lessor_core::attachable::Attachable;
+use lessor_core::attachable::{self, Attachable};
 
 /// Which kinds can be attached.
 #[derive(ClapArgs, Debug)]

@@ -8,9 +8,8 @@ use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, Patch, PatchParams},
 };
-use lessor_api::Lease;
-use lessor_api::lease::FINALIZER;
-use lessor::runtime::requests::FIELD_MANAGER;
+use lessor_api::{Lease, lease::FINALIZER};
+use lessor_core::request::FIELD_MANAGER;
 use serde_json::json;
 
 use super::{access::Access, name, run::duration};

@@ -9,9 +9,10 @@ use k8s_openapi::api::rbac::v1::{
 };
 use kube::core::ObjectMeta;
 use lessor_api::GROUP;
-use lessor_core::index::sources::NODE_NAMESPACE;
-use lessor_core::index::sources::SourceKind;
-use lessor_core::attachable::Attachable;
+use lessor_core::{
+    attachable::Attachable,
+    index::sources::{NODE_NAMESPACE, SourceKind},
+};
 use serde::Serialize;
 
 use super::{attachable, name};

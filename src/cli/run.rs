@@ -7,9 +7,8 @@ use std::{
 
 use anyhow::Context;
 use clap::Args as ClapArgs;
-use lessor_core::index::sources::SourceKind;
 use lessor::runtime;
-use lessor_core::settings::Settings;
+use lessor_core::{index::sources::SourceKind, settings::Settings};
 
 use super::{access::Access, attachable, name, telemetry};
 

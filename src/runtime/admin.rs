@@ -11,12 +11,13 @@ use axum::{
     http::{HeaderName, StatusCode, header::CONTENT_TYPE},
     routing::get,
 };
+use lessor_core::{metrics_snapshot::MetricsSnapshot, replica::Replica};
 use tokio::{
     net::TcpListener,
     sync::{mpsc, oneshot},
 };
 
-use super::{figures::Figures, hearing::Hearing, metrics::Metrics, replica::Replica};
+use crate::{connectivity::Connectivity, runtime::metrics::Metrics};
 
 /// How long a replica that isn't stuck may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -34,7 +35,7 @@ pub struct Sources {
     /// What it counts.
     pub metrics: Metrics,
     /// Its clocks.
-    pub hearing: Hearing,
+    pub connectivity: Connectivity,
 }
 
 /// Serves the admin port until the process ends.
@@ -92,8 +93,8 @@ async fn readyz(State(sources): State<Sources>) -> (StatusCode, String) {
 }
 
 async fn metrics(State(sources): State<Sources>) -> (StatusCode, [(HeaderName, &'static str); 1], String) {
-    let hearing = sources.hearing.clone();
-    let figures = ask(&sources, move |replica| Figures::of(replica, &hearing.now())).await;
+    let connectivity = sources.connectivity.clone();
+    let figures = ask(&sources, move |replica| MetricsSnapshot::of(replica, &connectivity.now())).await;
     match figures.map(|figures| sources.metrics.text(&figures)) {
         Some(Ok(text)) => (StatusCode::OK, [(CONTENT_TYPE, OPEN_METRICS)], text),
         Some(Err(error)) => {
@@ -132,12 +133,13 @@ fn describe(replica: &Replica) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use lessor_core::settings::Settings;
+
+    use super::*;
 
     fn sources() -> (Sources, mpsc::Receiver<Question>) {
         let (questions, asked) = mpsc::channel(8);
-        (Sources { questions, metrics: Metrics::new(), hearing: Hearing::new() }, asked)
+        (Sources { questions, metrics: Metrics::new(), connectivity: Connectivity::new() }, asked)
     }
 
     #[tokio::test(start_paused = true)]

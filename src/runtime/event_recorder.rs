@@ -10,16 +10,15 @@ use kube::{
     Client, Resource,
     runtime::events::{Event, EventType, Recorder as Events, Reporter},
 };
+use lessor_api::{Lease, Lessor};
+use lessor_core::{
+    settings::Settings,
+    user_event::{About, UserEvent},
+};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{
-    metrics::EventCounts,
-    notice::{About, Notice},
-    settings::Settings,
-};
-use lessor_api::Lease;
-use lessor_api::Lessor;
+use crate::runtime::metrics::EventCounts;
 
 /// How many Events may wait, of each type.
 const WAITING: usize = 1000;
@@ -46,8 +45,8 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    warnings: VecDeque<Notice>,
-    others: VecDeque<Notice>,
+    warnings: VecDeque<UserEvent>,
+    others: VecDeque<UserEvent>,
 }
 
 impl Recorder {
@@ -69,7 +68,7 @@ impl Recorder {
     }
 
     /// Logs a notice, and queues it to be written as an Event.
-    pub fn tell(&self, notice: Notice) {
+    pub fn tell(&self, notice: UserEvent) {
         let (about, reason, note) = (&notice.about, notice.reason, &notice.note);
         match (&notice.about, notice.warning) {
             (About::Lease(place, _), true) => tracing::warn!(lease = %place, reason, "{note}"),
@@ -177,10 +176,10 @@ mod tests {
 
     use http::{Request, Response};
     use kube::client::Body;
+    use lessor_core::lease_object::NamespacedName;
     use uuid::Uuid;
 
     use super::*;
-    use lessor_core::lease_object::Place;
 
     /// The API server, as far as it takes Events: notes the reason of each.
     fn server(reasons: Arc<Mutex<Vec<String>>>) -> Client {
@@ -205,11 +204,11 @@ mod tests {
         let (recorder, writing) = Recorder::new(server(reasons.clone()), &settings, EventCounts::default());
         let writing = tokio::spawn(writing);
         for n in 0..10_000 {
-            let about = About::Lease(Place::new("shop", format!("lease-{n}")), Uuid::from_u128(n));
-            recorder.tell(Notice::normal(about, "Expired", "expired"));
+            let about = About::Lease(NamespacedName::new("shop", format!("lease-{n}")), Uuid::from_u128(n));
+            recorder.tell(UserEvent::normal(about, "Expired", "expired"));
         }
-        let about = About::Lease(Place::new("shop", "stuck"), Uuid::from_u128(10_000));
-        recorder.tell(Notice::warning(about, "Hindered", "hindered"));
+        let about = About::Lease(NamespacedName::new("shop", "stuck"), Uuid::from_u128(10_000));
+        recorder.tell(UserEvent::warning(about, "Hindered", "hindered"));
         tokio::time::sleep(Duration::from_secs(10)).await;
         {
             let reasons = reasons.lock();

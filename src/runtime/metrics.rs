@@ -6,21 +6,20 @@
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
+use lessor_core::{
+    index::sources::{SourceKind, SourceWatch},
+    lease_status::State,
+    metric_event::MetricEvent,
+    metrics_snapshot::MetricsSnapshot,
+    observation::{Event, Failure, Observation},
+    request::Response,
+    watch_health::Scope,
+};
 use parking_lot::Mutex;
 use prometheus_client::{
     encoding::text::encode,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
     registry::{Registry, Unit},
-};
-
-use super::{
-    deed::Deed,
-    figures::Figures,
-    follow::{Lookout, SourceKind},
-    published::State,
-    request::Answer,
-    sight::Scope,
-    watches::{Failure, Observation, Seen},
 };
 
 /// One label, or two, whose values are a fixed set.
@@ -117,8 +116,8 @@ struct Gauges {
     queued: Gauge,
     in_flight: Gauge,
     observations: Gauge,
-    silence: Seconds,
-    deaf: Gauge,
+    since_last_response: Seconds,
+    disconnected: Gauge,
     watches: Family<[(&'static str, String); 2], Gauge>,
     memory: Gauge,
 }
@@ -169,41 +168,41 @@ impl Metrics {
     }
 
     /// Counts what a replica has done.
-    pub fn count(&self, deed: Deed) {
+    pub fn count(&self, metric_event: MetricEvent) {
         let counters = &self.counters;
-        let counter = match deed {
-            Deed::Emptied(late) => {
+        let counter = match metric_event {
+            MetricEvent::Emptied(late) => {
                 counters.lateness.get_or_create(&[("until", "emptied")]).observe(late.as_secs_f64());
                 return;
             }
-            Deed::Expired(late) => {
+            MetricEvent::Expired(late) => {
                 counters.lateness.get_or_create(&[("until", "commit")]).observe(late.as_secs_f64());
                 &counters.expiries
             }
-            Deed::RemovedObject => &*counters.removals.get_or_create(&[("what", "object")]),
-            Deed::RemovedKeys(keys) => {
+            MetricEvent::RemovedObject => &*counters.removals.get_or_create(&[("what", "object")]),
+            MetricEvent::RemovedKeys(keys) => {
                 counters.removals.get_or_create(&[("what", "key")]).inc_by(keys as u64);
                 return;
             }
-            Deed::Hindered(reason) => &*counters.hindrances.get_or_create(&[("reason", reason)]),
-            Deed::Granted => &counters.grants,
-            Deed::Renewed => &counters.renewals,
-            Deed::Followed(kind, leases) => {
+            MetricEvent::Hindered(reason) => &*counters.hindrances.get_or_create(&[("reason", reason)]),
+            MetricEvent::Granted => &counters.grants,
+            MetricEvent::Renewed => &counters.renewals,
+            MetricEvent::Followed(kind, leases) => {
                 let renewals = counters.followed_renewals.get_or_create(&[("source", kind.label())]);
                 renewals.inc_by(leases as u64);
                 return;
             }
-            Deed::Revoked => &counters.revokes,
-            Deed::Released => &counters.releases,
-            Deed::Postponed => &counters.postponed,
-            Deed::Promoted => &counters.promotions,
-            Deed::Demoted => &counters.demotions,
+            MetricEvent::Revoked => &counters.revokes,
+            MetricEvent::Released => &counters.releases,
+            MetricEvent::Postponed => &counters.postponed,
+            MetricEvent::Promoted => &counters.promotions,
+            MetricEvent::Demoted => &counters.demotions,
         };
         counter.inc();
     }
 
     /// Counts a request and its answer.
-    pub fn request(&self, verb: &'static str, answer: &Answer, took: Duration) {
+    pub fn request(&self, verb: &'static str, answer: &Response, took: Duration) {
         let labels = [("verb", verb), ("outcome", answer.outcome())];
         self.counters.requests.get_or_create(&labels).observe(took.as_secs_f64());
     }
@@ -214,8 +213,8 @@ impl Metrics {
             Observation::Lessor(seen) => self.note("lessors.lessor.dev", None, seen),
             Observation::Lease(scope, seen) => self.note("leases.lessor.dev", scope.clone(), seen),
             Observation::Object(kind, scope, seen) => self.note(&kind.to_string(), scope.clone(), seen),
-            Observation::Source(lookout, seen) => {
-                self.note(&watched(lookout), Some(lookout.to_string().into()), seen);
+            Observation::Source(source_watch, seen) => {
+                self.note(&watched(source_watch), Some(source_watch.to_string().into()), seen);
             }
             // It is watched from now on, and its watches say more.
             Observation::Kind(name, Ok(_)) => drop(self.watches.lock().remove(&(name.to_string(), None))),
@@ -226,16 +225,16 @@ impl Metrics {
     }
 
     /// Takes in that something is watched no more.
-    pub fn forget(&self, lookout: &Lookout) {
-        self.watches.lock().remove(&(watched(lookout), Some(lookout.to_string().into())));
+    pub fn forget(&self, source_watch: &SourceWatch) {
+        self.watches.lock().remove(&(watched(source_watch), Some(source_watch.to_string().into())));
     }
 
-    fn note<T>(&self, kind: &str, scope: Scope, seen: &Seen<T>) {
+    fn note<T>(&self, kind: &str, scope: Scope, seen: &Event<T>) {
         let state = match seen {
-            Seen::All(_) | Seen::Resumed => sight::SEEING,
-            Seen::Failing(failure) => state_of(failure),
+            Event::Synced(_) | Event::Resumed => sight::SEEING,
+            Event::Failing(failure) => state_of(failure),
             // Shown before all is shown, it proves nothing. And every watch is opened anew now and then.
-            Seen::There(_) | Seen::Gone(_) | Seen::Interrupted => return,
+            Event::Applied(_) | Event::Deleted(_) | Event::Interrupted => return,
         };
         self.watches.lock().insert((kind.to_owned(), scope), state);
     }
@@ -249,7 +248,7 @@ impl Metrics {
     ///
     /// # Errors
     /// Never, as long as a `String` can grow.
-    pub fn text(&self, figures: &Figures) -> Result<String, fmt::Error> {
+    pub fn text(&self, figures: &MetricsSnapshot) -> Result<String, fmt::Error> {
         self.gauges.set(figures);
         self.gauges.memory.set(process::resident_memory());
         let mut watches: HashMap<(&str, &'static str), i64> = HashMap::new();
@@ -355,20 +354,20 @@ impl Gauges {
             self.observations.clone(),
         );
         to.register_with_unit(
-            "silence",
+            "apiserver_last_response_age",
             "How long ago the API server was heard",
             Unit::Seconds,
-            self.silence.clone(),
+            self.since_last_response.clone(),
         );
         to.register(
-            "deaf",
+            "apiserver_disconnected",
             "Whether the API server isn't heard, so that lease time stands still",
-            self.deaf.clone(),
+            self.disconnected.clone(),
         );
         to.register("watches", "Watches by kind and by how they do", self.watches.clone());
     }
 
-    fn set(&self, figures: &Figures) {
+    fn set(&self, figures: &MetricsSnapshot) {
         self.ready.set(figures.ready.into());
         self.is_primary.set(figures.leads.is_some().into());
         self.term.set(figures.term);
@@ -390,14 +389,14 @@ impl Gauges {
         self.pending.set(whole(figures.pending));
         self.queued.set(whole(figures.queued));
         self.in_flight.set(whole(figures.in_flight));
-        self.silence.set(figures.silence.as_secs_f64());
-        self.deaf.set(figures.deaf.into());
+        self.since_last_response.set(figures.since_last_response.as_secs_f64());
+        self.disconnected.set(figures.disconnected.into());
     }
 }
 
 /// What is watched, as `lessor_watches` names it.
-fn watched(lookout: &Lookout) -> String {
-    match lookout.kind.resource() {
+fn watched(source_watch: &SourceWatch) -> String {
+    match source_watch.kind.resource() {
         ("", resource) => resource.to_owned(),
         (group, resource) => format!("{resource}.{group}"),
     }
@@ -429,20 +428,21 @@ mod process {
 
 #[cfg(test)]
 mod tests {
+    use lessor_core::listed_keys::ListedKeys;
+
     use super::*;
-    use lessor_core::listed_keys::Shown;
 
     fn text(metrics: &Metrics) -> String {
-        metrics.text(&Figures::default()).expect("text")
+        metrics.text(&MetricsSnapshot::default()).expect("text")
     }
 
     #[test]
     fn what_is_counted_is_shown() {
         let metrics = Metrics::new();
-        metrics.count(Deed::Granted);
-        metrics.count(Deed::Expired(Duration::from_millis(30)));
-        metrics.count(Deed::RemovedKeys(3));
-        metrics.request("write-status", &Answer::Deleted, Duration::from_millis(4));
+        metrics.count(MetricEvent::Granted);
+        metrics.count(MetricEvent::Expired(Duration::from_millis(30)));
+        metrics.count(MetricEvent::RemovedKeys(3));
+        metrics.request("write-status", &Response::Deleted, Duration::from_millis(4));
         let text = text(&metrics);
         for line in [
             "lessor_grants_total 1",
@@ -463,15 +463,15 @@ mod tests {
             let line = format!("lessor_watches{{kind=\"configmaps\",state=\"{state}\"}} {count}");
             assert!(text(&metrics).lines().any(|shown| shown == line), "{line}");
         };
-        let see = |seen: Seen<()>| metrics.note("configmaps", None, &seen);
-        see(Seen::Failing(Failure::Forbidden("no".to_owned())));
+        let see = |seen: Event<()>| metrics.note("configmaps", None, &seen);
+        see(Event::Failing(Failure::Forbidden("no".to_owned())));
         shown("forbidden", 1);
         shown("seeing", 0);
-        see(Seen::All(Shown::default()));
+        see(Event::Synced(ListedKeys::default()));
         shown("seeing", 1);
-        see(Seen::Failing(Failure::Other("reset".to_owned())));
+        see(Event::Failing(Failure::Other("reset".to_owned())));
         shown("failing", 1);
-        see(Seen::Resumed);
+        see(Event::Resumed);
         shown("seeing", 1);
     }
 }

@@ -1,5 +1,11 @@
 //! The shell of one replica: watches, requests and time on one side, the [`Replica`] on the other.
 
+pub mod admin;
+pub mod event_recorder;
+pub mod metrics;
+pub mod removal_patch;
+pub mod requests;
+
 use std::{
     collections::{BTreeSet, HashMap},
     future::Future,
@@ -9,6 +15,13 @@ use std::{
 
 use http::{HeaderValue, header::USER_AGENT};
 use kube::{Client, Config, client::ClientBuilder};
+use lessor_core::{
+    index::sources::SourceWatch,
+    observation::Observation,
+    replica::{Output, Replica, Ticket},
+    request::{Request, Response},
+    settings::Settings,
+};
 use thiserror::Error;
 use tokio::{
     sync::mpsc,
@@ -17,17 +30,10 @@ use tokio::{
 };
 use tracing::{Instrument, Span, field::Empty};
 
-use super::{
-    admin::{self, Question},
-    follow::Lookout,
-    hearing::Hearing,
-    metrics::Metrics,
-    recorder::Recorder,
-    replica::{Output, Replica, Ticket},
-    request::{Answer, Request},
-    server::Server,
-    settings::Settings,
-    watches,
+use crate::{
+    connectivity::Connectivity,
+    runtime::{admin::Question, event_recorder::Recorder, metrics::Metrics, requests::ApiClient},
+    watch,
 };
 
 /// What a replica calls itself when it asks the API server.
@@ -62,13 +68,13 @@ pub enum Error {
 ///
 /// # Errors
 /// [`Error::Client`]
-pub fn client(mut config: Config, hearing: &Hearing) -> Result<Client, Error> {
+pub fn client(mut config: Config, connectivity: &Connectivity) -> Result<Client, Error> {
     // A write that the library sends again later isn't the one that was decided on.
     config.default_retry = false;
     // The library names nobody, and an audit log or a server under load should tell who asks.
     config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
     let builder = ClientBuilder::try_from(config).map_err(Error::Client)?;
-    Ok(builder.with_layer(hearing).build())
+    Ok(builder.with_layer(connectivity).build())
 }
 
 /// Runs one replica until `stop`, then ends in order.
@@ -76,25 +82,25 @@ pub fn client(mut config: Config, hearing: &Hearing) -> Result<Client, Error> {
 /// # Errors
 /// [`enum@Error`], on which the process should end: another replica, or the next one, takes over.
 pub async fn run(config: Config, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), Error> {
-    let hearing = Hearing::new();
-    let client = client(config, &hearing)?;
-    run_with(client, hearing, settings, stop).await
+    let connectivity = Connectivity::new();
+    let client = client(config, &connectivity)?;
+    run_with(client, connectivity, settings, stop).await
 }
 
-/// As [`run`], with a client of the caller's own, whose requests must pass through `hearing` and aren't retried.
+/// As [`run`], with a client of the caller's own, whose requests must pass through `connectivity` and aren't retried.
 ///
 /// # Errors
 /// [`enum@Error`]
 pub async fn run_with(
     client: Client,
-    hearing: Hearing,
+    connectivity: Connectivity,
     settings: Settings,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let (sender, observations) = mpsc::channel(OBSERVATIONS);
     let (asking, questions) = mpsc::channel(8);
     let mut background = JoinSet::new();
-    watches::start(&client, &settings, &sender, &mut background);
+    watch::start(&client, &settings, &sender, &mut background);
     let metrics = Metrics::new();
     let (recorder, writing) = Recorder::new(client.clone(), &settings, metrics.events());
     background.spawn(async {
@@ -102,13 +108,13 @@ pub async fn run_with(
         Ok(())
     });
     if let Some(address) = settings.admin_address {
-        let (metrics, hearing) = (metrics.clone(), hearing.clone());
-        let sources = admin::Sources { questions: asking, metrics, hearing };
+        let (metrics, connectivity) = (metrics.clone(), connectivity.clone());
+        let sources = admin::Sources { questions: asking, metrics, connectivity };
         background.spawn(async move {
             admin::serve(address, sources).await.map_err(|error| Error::Admin(address, error))
         });
     }
-    let shell = Shell::new(client, settings, hearing, (recorder, metrics), background, sender);
+    let shell = Runtime::new(client, settings, connectivity, (recorder, metrics), background, sender);
     shell.run(observations, questions, stop).await
 }
 
@@ -126,51 +132,51 @@ fn span(request: &Request) -> Span {
     )
 }
 
-struct Shell {
-    server: Server,
+struct Runtime {
+    server: ApiClient,
     recorder: Recorder,
     metrics: Metrics,
     replica: Replica,
-    hearing: Hearing,
-    requests: JoinSet<(Ticket, Answer)>,
+    connectivity: Connectivity,
+    requests: JoinSet<(Ticket, Response)>,
     aborts: HashMap<Ticket, AbortHandle>,
     /// Watches and the like. None of them ends by itself.
     background: JoinSet<Result<(), Error>>,
     client: Client,
-    sender: mpsc::Sender<watches::Observation>,
+    sender: mpsc::Sender<Observation>,
     /// Watches of what leases follow.
-    lookouts: HashMap<Lookout, AbortHandle>,
+    source_watches: HashMap<SourceWatch, AbortHandle>,
     looking: JoinSet<()>,
 }
 
-impl Shell {
+impl Runtime {
     fn new(
         client: Client,
         settings: Settings,
-        hearing: Hearing,
+        connectivity: Connectivity,
         (recorder, metrics): (Recorder, Metrics),
         background: JoinSet<Result<(), Error>>,
-        sender: mpsc::Sender<watches::Observation>,
+        sender: mpsc::Sender<Observation>,
     ) -> Self {
         Self {
-            server: Server::new(client.clone(), settings.lessor.clone()),
+            server: ApiClient::new(client.clone(), settings.lessor.clone()),
             recorder,
             metrics,
             replica: Replica::new(settings),
-            hearing,
+            connectivity,
             requests: JoinSet::new(),
             aborts: HashMap::new(),
             background,
             client,
             sender,
-            lookouts: HashMap::new(),
+            source_watches: HashMap::new(),
             looking: JoinSet::new(),
         }
     }
 
     async fn run(
         mut self,
-        mut observations: mpsc::Receiver<watches::Observation>,
+        mut observations: mpsc::Receiver<Observation>,
         mut questions: mpsc::Receiver<Question>,
         stop: impl Future<Output = ()>,
     ) -> Result<(), Error> {
@@ -181,9 +187,9 @@ impl Shell {
         let mut was_ready = false;
         loop {
             if let Some(due) = wake_at {
-                self.hearing.woke(due);
+                self.connectivity.woke(due);
             }
-            let now = self.hearing.now();
+            let now = self.connectivity.now();
             let output = self.replica.poll(&now);
             self.perform(output);
             if self.replica.has_stopped() || stop_by.is_some_and(|by| now.mono >= by) {
@@ -196,7 +202,7 @@ impl Shell {
             wake_at = self.replica.wake_at(&now).into_iter().chain(stop_by).min();
             let wake = async {
                 match wake_at {
-                    Some(at) => tokio::time::sleep_until(self.hearing.instant(at)).await,
+                    Some(at) => tokio::time::sleep_until(self.connectivity.instant(at)).await,
                     None => std::future::pending().await,
                 }
             };
@@ -204,7 +210,7 @@ impl Shell {
                 biased;
                 () = &mut stop, if stop_by.is_none() => {
                     tracing::info!("stopping");
-                    let now = self.hearing.now();
+                    let now = self.connectivity.now();
                     self.replica.stop(now.mono + STOP);
                     stop_by = Some(now.mono + STOP + LEAVE);
                 }
@@ -215,16 +221,16 @@ impl Shell {
                         Err(error) => return Err(Error::Task(error)),
                     };
                     self.aborts.remove(&ticket);
-                    self.replica.answer(ticket, answer, &self.hearing.now());
+                    self.replica.answer(ticket, answer, &self.connectivity.now());
                 }
                 // Before what watches show: as long as they list very much, that doesn't end.
                 Some(question) = questions.recv() => question(&mut self.replica),
                 _ = observations.recv_many(&mut batch, BATCH) => {
                     self.metrics.waiting(observations.len());
-                    if let Some(newest) = batch.iter().filter_map(watches::Observation::version).max() {
-                        self.hearing.shown(newest);
+                    if let Some(newest) = batch.iter().filter_map(Observation::version).max() {
+                        self.connectivity.shown(newest);
                     }
-                    let now = self.hearing.now();
+                    let now = self.connectivity.now();
                     for observation in batch.drain(..) {
                         self.metrics.observe(&observation);
                         self.replica.observe(observation, &now);
@@ -240,7 +246,7 @@ impl Shell {
                     Err(error) => return Err(Error::Task(error)),
                     Ok(()) => return Err(Error::Ended),
                 },
-                () = self.hearing.heard_again() => self.replica.heard_again(&self.hearing.now()),
+                () = self.connectivity.reconnected() => self.replica.reconnected(&self.connectivity.now()),
                 () = wake => {}
             }
         }
@@ -254,7 +260,7 @@ impl Shell {
         }
         for (ticket, request, by) in output.requests {
             let (server, metrics) = (self.server.clone(), self.metrics.clone());
-            let by = self.hearing.instant(by);
+            let by = self.connectivity.instant(by);
             let sending = async move {
                 let (verb, sent) = (request.verb(), Instant::now());
                 let span = span(&request);
@@ -266,34 +272,35 @@ impl Shell {
             self.aborts.insert(ticket, self.requests.spawn(sending));
         }
         if !output.hold.is_zero() {
-            self.hearing.hold(output.hold);
+            self.connectivity.hold(output.hold);
         }
-        if let Some(lookouts) = output.lookouts {
-            self.look_out(lookouts);
+        if let Some(source_watches) = output.source_watches {
+            self.watch_source(source_watches);
         }
-        for deed in output.deeds {
-            self.metrics.count(deed);
+        for metric_event in output.metric_events {
+            self.metrics.count(metric_event);
         }
-        for notice in output.notices {
+        for notice in output.user_events {
             self.recorder.tell(notice);
         }
     }
 
     /// Watches these for sources, and no others.
-    fn look_out(&mut self, lookouts: BTreeSet<Lookout>) {
+    fn watch_source(&mut self, source_watches: BTreeSet<SourceWatch>) {
         let metrics = &self.metrics;
-        self.lookouts.retain(|lookout, watch| {
-            let stays = lookouts.contains(lookout);
+        self.source_watches.retain(|source_watch, watch| {
+            let stays = source_watches.contains(source_watch);
             if !stays {
                 watch.abort();
-                metrics.forget(lookout);
+                metrics.forget(source_watch);
             }
             stays
         });
-        for lookout in lookouts {
-            if !self.lookouts.contains_key(&lookout) {
-                let watch = watches::look_out(self.client.clone(), lookout.clone(), self.sender.clone());
-                self.lookouts.insert(lookout, self.looking.spawn(watch));
+        for source_watch in source_watches {
+            if !self.source_watches.contains_key(&source_watch) {
+                let watch =
+                    watch::watch_source(self.client.clone(), source_watch.clone(), self.sender.clone());
+                self.source_watches.insert(source_watch, self.looking.spawn(watch));
             }
         }
     }
@@ -310,18 +317,18 @@ mod tests {
 
     /// A replica whose API server never answers, with one task in the background.
     async fn run_beside(task: impl Future<Output = Result<(), Error>> + Send + 'static) -> Result<(), Error> {
-        let hearing = Hearing::new();
-        let deaf = service_fn(async |_: http::Request<Body>| {
+        let connectivity = Connectivity::new();
+        let disconnected = service_fn(async |_: http::Request<Body>| {
             pending::<Result<http::Response<Body>, BoxError>>().await
         });
-        let client = Client::new(hearing.layer(deaf), "default");
+        let client = Client::new(connectivity.layer(disconnected), "default");
         let settings = Settings::default();
         let metrics = Metrics::new();
         let (recorder, _) = Recorder::new(client.clone(), &settings, metrics.events());
         let mut background = JoinSet::new();
         background.spawn(task);
         let (sender, observations) = mpsc::channel(1);
-        let shell = Shell::new(client, settings, hearing, (recorder, metrics), background, sender);
+        let shell = Runtime::new(client, settings, connectivity, (recorder, metrics), background, sender);
         let (_asking, questions) = mpsc::channel(1);
         shell.run(observations, questions, pending()).await
     }

@@ -5,15 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lessor_api::{Key, KeyForm, Pointer, attachment::annotations_after, pointer::Location};
+use lessor_core::{lease_object::ResourceVersion, request::RequestError};
 use serde_json::{Value, json};
 use uuid::Uuid;
-
-use super::{record::Version, request::Refusal};
-use lessor_api::Key;
-use lessor_api::KeyForm;
-use lessor_api::Pointer;
-use lessor_api::attachment::annotations_after;
-use lessor_api::pointer::Location;
 
 /// A JSON patch that removes `keys` from `object`, and the attachments of these keys, as long as `object` is the version
 /// that was decided on.
@@ -21,18 +16,18 @@ use lessor_api::pointer::Location;
 /// A key that leads into an array stays, with its attachment: positions shift.
 ///
 /// # Errors
-/// [`Refusal::Conflict`] when the object is another, or another version; [`Refusal::Unremovable`] when no key can go.
+/// [`RequestError::Conflict`] when the object is another, or another version; [`RequestError::Unremovable`] when no key can go.
 pub fn patch(
     object: &Value,
     uid: Uuid,
-    version: Version,
+    version: ResourceVersion,
     keys: &BTreeSet<Key>,
     annotations: &BTreeMap<String, String>,
-) -> Result<Value, Refusal> {
+) -> Result<Value, RequestError> {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let seen = version.to_string();
     if text("/metadata/uid") != uid.to_string() || text("/metadata/resourceVersion") != seen {
-        return Err(Refusal::Conflict);
+        return Err(RequestError::Conflict);
     }
     let mut operations = vec![
         // Not `test`, which fails with 422: what was edited at the same moment is a conflict.
@@ -57,7 +52,7 @@ pub fn patch(
         gone.insert(key.clone());
     }
     if gone.is_empty() {
-        return Err(Refusal::Unremovable(format!(
+        return Err(RequestError::Unremovable(format!(
             "{} leads into an array, whose positions shift: name a member of an object instead",
             stays.join(", ")
         )));
@@ -74,8 +69,9 @@ pub fn patch(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use lessor_api::attachment::KEYS_ANNOTATION;
+
+    use super::*;
 
     const UID: &str = "0e2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f10";
 
@@ -86,7 +82,7 @@ mod tests {
         })
     }
 
-    fn removal(keys: &[&str], version: Version) -> Result<Value, Refusal> {
+    fn removal(keys: &[&str], version: ResourceVersion) -> Result<Value, RequestError> {
         let attached: BTreeMap<&str, &str> =
             keys.iter().map(|key| (*key, "ended")).chain([("/spec/other", "lives")]).collect();
         let annotations = BTreeMap::from([(KEYS_ANNOTATION.to_owned(), json!(attached).to_string())]);
@@ -117,11 +113,11 @@ mod tests {
         assert!(patch.contains(r#""op":"remove","path":"/spec/deep""#), "{patch}");
         assert!(!patch.contains(r#""path":"/spec/list/0""#), "{patch}");
         assert!(patch.contains(r#"\"/spec/list/0\":\"ended\""#), "it stays attached: {patch}");
-        assert!(matches!(removal(&["/spec/list/0"], 7), Err(Refusal::Unremovable(_))));
+        assert!(matches!(removal(&["/spec/list/0"], 7), Err(RequestError::Unremovable(_))));
     }
 
     #[test]
     fn another_version_is_a_conflict() {
-        assert_eq!(removal(&["/spec/deep"], 6), Err(Refusal::Conflict));
+        assert_eq!(removal(&["/spec/deep"], 6), Err(RequestError::Conflict));
     }
 }

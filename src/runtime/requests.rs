@@ -11,36 +11,35 @@ use kube::{
     api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
     core::{PartialObjectMeta, Status},
 };
+use lessor_api::{
+    Key, Lease, Lessor, attachment::Propagation, lease::TERM_MESSAGE, lessor::LessorSpec,
+    recorded::GRANT_MANAGER,
+};
+use lessor_core::{
+    index::{
+        attachments::{ObjectId, Removal},
+        sources::SourceKind,
+    },
+    lease_object::{NamespacedName, ResourceVersion},
+    request::{FIELD_MANAGER, Request, RequestError, Response},
+};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{
-    attached::{ObjectId, Removal},
-    follow::{Heartbeat, PodLife, SourceKind},
-    members,
-    record::{Place, Version},
-    request::{Answer, Refusal, Request},
+use crate::{
+    runtime::removal_patch,
+    watch::source_object::{Heartbeat, PodLife},
 };
-use lessor_api::Key;
-use lessor_api::Lease;
-use lessor_api::Lessor;
-use lessor_api::attachment::Propagation;
-use lessor_api::lease::TERM_MESSAGE;
-use lessor_api::lessor::LessorSpec;
-use lessor_api::recorded::GRANT_MANAGER;
-
-/// Under this name the server records what we write, but for [grants](GRANT_MANAGER).
-pub const FIELD_MANAGER: &str = "lessor";
 
 /// The API server, as seen by one replica.
 #[derive(Clone)]
-pub struct Server {
+pub struct ApiClient {
     client: Client,
     lessor: String,
 }
 
-impl Server {
+impl ApiClient {
     /// Uses `client` (whose own retries must be off: a request that comes late is not the one that was decided on) and
     /// the `Lessor` of this name.
     pub fn new(client: Client, lessor: impl Into<String>) -> Self {
@@ -49,8 +48,8 @@ impl Server {
 
     /// Sends a request, and waits for its answer until `by` at most. After that nothing is sent any more: this process may
     /// have been paused since the request was decided on.
-    pub async fn send(&self, request: Request, by: Instant) -> Answer {
-        let too_late = || Answer::Refused(Refusal::NoAnswer("none in time".to_owned()));
+    pub async fn send(&self, request: Request, by: Instant) -> Response {
+        let too_late = || Response::Refused(RequestError::NoAnswer("none in time".to_owned()));
         if Instant::now() >= by {
             return too_late();
         }
@@ -61,36 +60,36 @@ impl Server {
         }
     }
 
-    async fn exchange(&self, request: Request) -> Result<Answer, Error> {
+    async fn exchange(&self, request: Request) -> Result<Response, Error> {
         let write_as =
             |name: &str| PatchParams { field_manager: Some(name.to_owned()), ..PatchParams::default() };
         let write = write_as(FIELD_MANAGER);
         let lessors = || Api::<Lessor>::all(self.client.clone());
         let leases = |namespace: &str| Api::<Lease>::namespaced(self.client.clone(), namespace);
         Ok(match request {
-            Request::ReadLessor => Answer::Lessor(Box::new(lessors().get(&self.lessor).await?)),
+            Request::ReadLessor => Response::Lessor(Box::new(lessors().get(&self.lessor).await?)),
             Request::CreateLessor => {
                 let params =
                     PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-                Answer::Lessor(Box::new(
+                Response::Lessor(Box::new(
                     lessors().create(&params, &Lessor::new(&self.lessor, LessorSpec::default())).await?,
                 ))
             }
             Request::WriteLessor { version, status } => {
                 let patch = json!({"metadata": {"resourceVersion": version.to_string()}, "status": status});
-                Answer::Lessor(Box::new(
+                Response::Lessor(Box::new(
                     lessors().patch_status(&self.lessor, &write, &Patch::Merge(patch)).await?,
                 ))
             }
             Request::ReadLease { lease } => {
-                Answer::Lease(Box::new(leases(&lease.namespace).get(&lease.name).await?))
+                Response::Lease(Box::new(leases(&lease.namespace).get(&lease.name).await?))
             }
             Request::SetFinalizers { lease, uid, version, finalizers } => {
                 let patch = json!({"metadata": {
                     "uid": uid.to_string(), "resourceVersion": version.to_string(), "finalizers": finalizers,
                 }});
                 let api = leases(&lease.namespace);
-                Answer::Lease(Box::new(api.patch(&lease.name, &write, &Patch::Merge(patch)).await?))
+                Response::Lease(Box::new(api.patch(&lease.name, &write, &Patch::Merge(patch)).await?))
             }
             Request::WriteStatus { lease, uid, version, status, grants } => {
                 let patch = json!({
@@ -99,34 +98,35 @@ impl Server {
                 });
                 let write = if grants { write_as(GRANT_MANAGER) } else { write };
                 let api = leases(&lease.namespace);
-                Answer::Lease(Box::new(api.patch_status(&lease.name, &write, &Patch::Merge(patch)).await?))
+                Response::Lease(Box::new(api.patch_status(&lease.name, &write, &Patch::Merge(patch)).await?))
             }
             Request::DeleteLease { lease, uid } => {
                 let preconditions = Preconditions { uid: Some(uid.to_string()), resource_version: None };
                 let params = DeleteParams::background().preconditions(preconditions);
                 let deleted = leases(&lease.namespace).delete(&lease.name, &params).await?;
-                deleted.either(|lease| Answer::Lease(Box::new(lease)), |_| Answer::Deleted)
+                deleted.either(|lease| Response::Lease(Box::new(lease)), |_| Response::Deleted)
             }
             Request::ReadSource { source } => {
-                let Place { namespace, name } = &source.place;
-                let sighting = match source.kind {
-                    SourceKind::Pod => {
-                        Api::<PodLife>::namespaced(self.client.clone(), namespace).get(name).await?.sighting()
-                    }
+                let NamespacedName { namespace, name } = &source.place;
+                let source_state = match source.kind {
+                    SourceKind::Pod => Api::<PodLife>::namespaced(self.client.clone(), namespace)
+                        .get(name)
+                        .await?
+                        .source_state(),
                     SourceKind::CoordinationLease | SourceKind::Node | SourceKind::Lease => {
                         Api::<Heartbeat>::namespaced(self.client.clone(), namespace)
                             .get(name)
                             .await?
-                            .sighting()
+                            .source_state()
                     }
                 };
                 let unreadable =
-                    || Answer::Refused(Refusal::Invalid("it lacks what every object has".to_owned()));
-                sighting.map_or_else(unreadable, |sighting| Answer::Source(Box::new(sighting)))
+                    || Response::Refused(RequestError::Invalid("it lacks what every object has".to_owned()));
+                source_state.map_or_else(unreadable, |source_state| Response::Source(Box::new(source_state)))
             }
             Request::ReadObject { object } => {
                 let meta = self.objects(&object).get_metadata(&object.place.name).await?;
-                Answer::Object(Box::new(meta.metadata))
+                Response::Object(Box::new(meta.metadata))
             }
             Request::Remove { object, removal: Removal::Delete { uid, version, propagation } } => {
                 let preconditions =
@@ -141,13 +141,13 @@ impl Server {
                     ..DeleteParams::default()
                 };
                 let deleted = self.objects(&object).delete(&object.place.name, &params).await?;
-                deleted.either(|object| Answer::Object(Box::new(object.metadata)), |_| Answer::Deleted)
+                deleted.either(|object| Response::Object(Box::new(object.metadata)), |_| Response::Deleted)
             }
             Request::Remove { object, removal: Removal::Keys { patch, .. } } => {
                 let api = self.objects(&object);
                 let meta: PartialObjectMeta<DynamicObject> =
                     api.patch_metadata(&object.place.name, &write, &Patch::Merge(patch)).await?;
-                Answer::Object(Box::new(meta.metadata))
+                Response::Object(Box::new(meta.metadata))
             }
             Request::Remove { object, removal: Removal::Members { uid, version, keys, annotations } } => {
                 self.remove_members(&object, uid, version, &keys, &annotations).await?
@@ -160,17 +160,17 @@ impl Server {
         &self,
         object: &ObjectId,
         uid: Uuid,
-        version: Version,
+        version: ResourceVersion,
         keys: &BTreeSet<Key>,
         annotations: &BTreeMap<String, String>,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Response, Error> {
         let url = DynamicObject::url_path(&object.kind.resource, Some(&object.place.namespace));
         let url = format!("{url}/{}", object.place.name);
         let read = http::Request::get(&url).body(Vec::new()).map_err(Error::HttpError)?;
         let whole: Value = self.client.request(read).await?;
-        let patch = match members::patch(&whole, uid, version, keys, annotations) {
+        let patch = match removal_patch::patch(&whole, uid, version, keys, annotations) {
             Ok(patch) => patch,
-            Err(refusal) => return Ok(Answer::Refused(refusal)),
+            Err(refusal) => return Ok(Response::Refused(refusal)),
         };
         let write = http::Request::patch(format!("{url}?fieldManager={FIELD_MANAGER}"))
             .header(ACCEPT, "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")
@@ -178,7 +178,7 @@ impl Server {
             .body(patch.to_string().into_bytes())
             .map_err(Error::HttpError)?;
         let meta: PartialObjectMeta<DynamicObject> = self.client.request(write).await?;
-        Ok(Answer::Object(Box::new(meta.metadata)))
+        Ok(Response::Object(Box::new(meta.metadata)))
     }
 
     fn objects(&self, object: &ObjectId) -> Api<DynamicObject> {
@@ -187,23 +187,25 @@ impl Server {
 }
 
 /// What an error means for whoever asked.
-fn refusal(error: Error) -> Answer {
-    let Error::Api(status) = error else { return Answer::Refused(Refusal::NoAnswer(error.to_string())) };
-    Answer::Refused(match status.code {
-        404 if names_an_object(&status) => return Answer::Gone,
-        404 => Refusal::NoSuchKind,
-        409 => Refusal::Conflict,
-        422 if status.message.contains(TERM_MESSAGE) => Refusal::LowerTerm,
-        401 | 403 => Refusal::Forbidden(status.message),
-        429 => Refusal::Throttled(
+fn refusal(error: Error) -> Response {
+    let Error::Api(status) = error else {
+        return Response::Refused(RequestError::NoAnswer(error.to_string()));
+    };
+    Response::Refused(match status.code {
+        404 if names_an_object(&status) => return Response::Gone,
+        404 => RequestError::NoSuchKind,
+        409 => RequestError::Conflict,
+        422 if status.message.contains(TERM_MESSAGE) => RequestError::LowerTerm,
+        401 | 403 => RequestError::Forbidden(status.message),
+        429 => RequestError::Throttled(
             status
                 .details
                 .as_ref()
                 .and_then(|details| (details.retry_after_seconds > 0).then_some(details.retry_after_seconds))
                 .map(|seconds| Duration::from_secs(seconds.into())),
         ),
-        400..500 => Refusal::Invalid(status.message),
-        _ => Refusal::Failing(status.message),
+        400..500 => RequestError::Invalid(status.message),
+        _ => RequestError::Failing(status.message),
     })
 }
 
@@ -218,11 +220,10 @@ mod tests {
 
     use http::Response;
     use kube::client::Body;
+    use lessor_core::{index::attachments::Kind, lease_object::NamespacedName};
     use parking_lot::Mutex;
 
     use super::*;
-    use lessor_core::index::attachments::Kind;
-    use lessor_core::lease_object::Place;
 
     const UID: Uuid = Uuid::from_u128(7);
 
@@ -247,7 +248,7 @@ mod tests {
                     .map_err(tower::BoxError::from)
             }
         });
-        let server = Server::new(Client::new(server, "default"), "default");
+        let server = ApiClient::new(Client::new(server, "default"), "default");
         server.send(request, Instant::now() + std::time::Duration::from_secs(5)).await;
         let sent = sent.lock();
         sent.clone()
@@ -255,7 +256,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_grant_is_written_under_a_name_that_no_other_write_has() {
-        let lease = Place::new("shop", "cart");
+        let lease = NamespacedName::new("shop", "cart");
         for (grants, manager) in [(true, "lessor-grant"), (false, "lessor")] {
             let lease = lease.clone();
             let write = Request::WriteStatus { lease, uid: UID, version: 42, status: json!({}), grants };
@@ -266,8 +267,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_write_is_bound_to_the_uid_and_the_version_that_it_was_decided_at() {
-        let lease = Place::new("shop", "cart");
-        let object = ObjectId { kind: Arc::new(Kind::config_map()), place: Place::new("shop", "cart") };
+        let lease = NamespacedName::new("shop", "cart");
+        let object =
+            ObjectId { kind: Arc::new(Kind::config_map()), place: NamespacedName::new("shop", "cart") };
         let status = json!({"term": 3});
         let writes = [
             Request::SetFinalizers { lease: lease.clone(), uid: UID, version: 42, finalizers: Vec::new() },
@@ -287,7 +289,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_lease_that_is_deleted_in_the_end_is_the_one_that_was_released() {
-        let delete = sent(Request::DeleteLease { lease: Place::new("shop", "cart"), uid: UID }).await;
+        let delete =
+            sent(Request::DeleteLease { lease: NamespacedName::new("shop", "cart"), uid: UID }).await;
         assert_eq!(delete["preconditions"], json!({"uid": UID.to_string()}));
     }
 }

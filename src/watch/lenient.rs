@@ -8,18 +8,13 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, Time};
 use kube::{Resource, api::DynamicObject, core::ObjectMeta};
+use lessor_api::{Lease, Lessor, lessor::LessorSpec};
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use serde_json::{Value, from_value, json};
 
-use lessor_api::Lease;
-
-use lessor_api::Lessor;
-
-use lessor_api::lessor::LessorSpec;
-
 /// The object, or what can be said of one that can't be read: one bad object must not stop the watch of all.
 #[derive(Clone, Debug)]
-pub(super) struct Guarded<K>(pub(super) Result<K, Unreadable>);
+pub(super) struct Lenient<K>(pub(super) Result<K, Unreadable>);
 
 /// An object that can't be read.
 #[derive(Clone, Debug)]
@@ -31,27 +26,27 @@ pub(super) struct Unreadable {
 }
 
 /// An object that is watched.
-pub(super) trait Watched: Resource + Sized {
+pub(super) trait Readable: Resource + Sized {
     /// Reads it, but for its metadata.
     fn read(spec: Value, status: Value) -> serde_json::Result<Self>;
 }
 
 /// There is nothing in its spec.
-impl Watched for Lessor {
+impl Readable for Lessor {
     fn read(_: Value, status: Value) -> serde_json::Result<Self> {
         let spec = LessorSpec::default();
         Ok(Self { metadata: ObjectMeta::default(), spec, status: from_value(status)? })
     }
 }
 
-impl Watched for Lease {
+impl Readable for Lease {
     fn read(spec: Value, status: Value) -> serde_json::Result<Self> {
         Ok(Self { metadata: ObjectMeta::default(), spec: from_value(spec)?, status: from_value(status)? })
     }
 }
 
 /// Of other kinds only the metadata are watched.
-impl Watched for DynamicObject {
+impl Readable for DynamicObject {
     fn read(_: Value, _: Value) -> serde_json::Result<Self> {
         Ok(Self { types: None, metadata: ObjectMeta::default(), data: Value::Null })
     }
@@ -145,7 +140,7 @@ impl From<Writer> for ManagedFieldsEntry {
     }
 }
 
-impl<'de, K: Watched> Deserialize<'de> for Guarded<K> {
+impl<'de, K: Readable> Deserialize<'de> for Lenient<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Part { metadata, spec, status } = Part::deserialize(deserializer)?;
         let metadata = metadata.into();
@@ -159,7 +154,7 @@ impl<'de, K: Watched> Deserialize<'de> for Guarded<K> {
     }
 }
 
-impl<K: Resource> Resource for Guarded<K> {
+impl<K: Resource> Resource for Lenient<K> {
     type DynamicType = K::DynamicType;
     type Scope = K::Scope;
 
@@ -193,12 +188,12 @@ mod tests {
     use std::hash::{DefaultHasher, Hash, Hasher};
 
     use kube::{ResourceExt, api::WatchEvent};
+    use lessor_api::Recorded;
+    use lessor_core::lease_object::LeaseObject;
 
     use super::*;
-    use lessor_api::Recorded;
-    use lessor_core::lease_object::Record;
 
-    fn event(ttl: &str) -> serde_json::Result<WatchEvent<Guarded<Lease>>> {
+    fn event(ttl: &str) -> serde_json::Result<WatchEvent<Lenient<Lease>>> {
         serde_json::from_str(&format!(
             r#"{{"type":"ADDED","object":{{"kind":"Lease","apiVersion":"lessor.dev/v1alpha1",
             "metadata":{{"name":"cart","namespace":"shop","resourceVersion":"42"}},"spec":{{"ttlSeconds":{ttl}}}}}}}"#
@@ -240,15 +235,15 @@ mod tests {
         let whole: Lease = serde_json::from_value(object.clone()).expect("a lease");
         let hashed = |lease: &Lease| {
             let mut state = DefaultHasher::new();
-            Record::read(lease).expect("a record").hash(&mut state);
+            LeaseObject::read(lease).expect("a record").hash(&mut state);
             state.finish()
         };
         for event in [
             format!(r#"{{"type":"MODIFIED","object":{object}}}"#),
             format!(r#"{{"object":{object},"type":"MODIFIED"}}"#),
         ] {
-            let event = serde_json::from_str::<WatchEvent<Guarded<Lease>>>(&event);
-            let Ok(WatchEvent::Modified(Guarded(Ok(read)))) = event else { panic!("a lease") };
+            let event = serde_json::from_str::<WatchEvent<Lenient<Lease>>>(&event);
+            let Ok(WatchEvent::Modified(Lenient(Ok(read)))) = event else { panic!("a lease") };
             assert_eq!(Recorded::read(&read), Recorded::read(&whole));
             assert_eq!(hashed(&read), hashed(&whole));
         }

@@ -3,63 +3,39 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
-use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::NamespaceResourceScope;
 use kube::{Api, Client, Resource, api::DynamicObject};
+use lessor_core::observation::{Event, Observation};
 use serde::de::DeserializeOwned;
 use tokio::{sync::mpsc, task::JoinSet};
 
-pub use super::watch::{Failure, Seen, failure_of};
-use lessor_core::index::attachments::Kind;
-use lessor_core::index::attachments::is_attached;
-use crate::watch::source_object::Heartbeat;
-use lessor_core::index::sources::Lookout;
-use crate::watch::source_object::PodLife;
-use lessor_core::index::sources::Sighting;
-use lessor_core::index::sources::SourceKind;
-use crate::watch::lenient::Guarded;
-use crate::watch::lenient::Watched;
-use lessor_core::attachable::Attachable;
-use lessor_core::attachable::KindName;
-use crate::watch::discovery::discover;
-use lessor_core::lease_object::Version;
-use lessor_core::lease_object::version_of;
-use crate::runtime::Error;
-use lessor_core::settings::Settings;
-use lessor_core::watch_health::Scope;
-use crate::watch::watcher::Retry;
-use crate::watch::watcher::Watch;
-use lessor_api::Lease;
-use lessor_api::Lessor;
+pub mod discovery;
+pub mod lenient;
+pub mod source_object;
+pub mod watcher;
+
+use lessor_core::{
+    attachable::{Attachable, KindName},
+    index::{
+        attachments::{Kind, is_attached},
+        sources::{SourceKind, SourceState, SourceWatch},
+    },
+    settings::Settings,
+    watch_health::Scope,
+};
+
+use crate::{
+    runtime::Error,
+    watch::{
+        discovery::discover,
+        lenient::{Lenient, Readable},
+        source_object::{Heartbeat, PodLife},
+        watcher::{Retry, Watch},
+    },
+};
 
 /// How long to wait before a kind is looked for that has just gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-
-/// What a replica saw.
-#[derive(Debug)]
-pub enum Observation {
-    /// Of our `Lessor`.
-    Lessor(Seen<Lessor>),
-    /// Of leases in a namespace (`None`: in all).
-    Lease(Scope, Seen<Lease>),
-    /// Of a kind that can be attached: it is there, in this version, or it can't be found.
-    Kind(KindName, Result<Arc<Kind>, Failure>),
-    /// Of objects of a kind, in a namespace (`None`: in all).
-    Object(Arc<Kind>, Scope, Seen<ObjectMeta>),
-    /// Of what leases follow.
-    Source(Lookout, Seen<Sighting>),
-}
-
-impl Observation {
-    /// The version of the `Lessor` or lease that it shows.
-    pub fn version(&self) -> Option<Version> {
-        let meta = match self {
-            Self::Lessor(Seen::There(lessor) | Seen::Gone(lessor)) => &lessor.metadata,
-            Self::Lease(_, Seen::There(lease) | Seen::Gone(lease)) => &lease.metadata,
-            _ => return None,
-        };
-        version_of(meta.resource_version.as_deref()).ok()
-    }
-}
 
 /// Starts all watches: of our `Lessor`, of leases, and of each kind that can be attached. None of them ends by itself.
 pub fn start(
@@ -87,12 +63,12 @@ pub fn start(
 
 /// Watches resources of our own.
 async fn keep<K>(
-    api: Api<Guarded<K>>,
+    api: Api<Lenient<K>>,
     fields: Option<String>,
     sender: mpsc::Sender<Observation>,
-    observation: impl Fn(Seen<K>) -> Observation + Send + Sync + 'static,
+    observation: impl Fn(Event<K>) -> Observation + Send + Sync + 'static,
 ) where
-    K: Watched + Clone + fmt::Debug + Send + 'static,
+    K: Readable + Clone + fmt::Debug + Send + 'static,
 {
     let open = move |params, version: String| {
         let api = api.clone();
@@ -103,7 +79,7 @@ async fn keep<K>(
 }
 
 /// An object, unless it can't be read.
-fn readable<K>(object: Guarded<K>) -> Option<K> {
+fn readable<K>(object: Lenient<K>) -> Option<K> {
     match object.0 {
         Ok(object) => Some(object),
         Err(unreadable) => {
@@ -116,20 +92,20 @@ fn readable<K>(object: Guarded<K>) -> Option<K> {
 }
 
 /// Watches what leases follow. Doesn't end by itself.
-pub async fn look_out(client: Client, lookout: Lookout, sender: mpsc::Sender<Observation>) {
-    match lookout.kind {
-        SourceKind::Pod => look_for(client, lookout, sender, PodLife::sighting).await,
+pub async fn watch_source(client: Client, source_watch: SourceWatch, sender: mpsc::Sender<Observation>) {
+    match source_watch.kind {
+        SourceKind::Pod => look_for(client, source_watch, sender, PodLife::source_state).await,
         SourceKind::CoordinationLease | SourceKind::Node | SourceKind::Lease => {
-            look_for(client, lookout, sender, Heartbeat::sighting).await;
+            look_for(client, source_watch, sender, Heartbeat::source_state).await;
         }
     }
 }
 
 async fn look_for<K>(
     client: Client,
-    lookout: Lookout,
+    source_watch: SourceWatch,
     sender: mpsc::Sender<Observation>,
-    read: fn(K) -> Option<Sighting>,
+    read: fn(K) -> Option<SourceState>,
 ) where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Clone
@@ -138,18 +114,20 @@ async fn look_for<K>(
         + Send
         + 'static,
 {
-    let api: Api<K> = match &lookout.namespace {
+    let api: Api<K> = match &source_watch.namespace {
         None => Api::all(client),
         Some(namespace) => Api::namespaced(client, namespace),
     };
-    let fields = lookout.name.as_ref().map(|name| format!("metadata.name={name}"));
+    let fields = source_watch.name.as_ref().map(|name| format!("metadata.name={name}"));
     let open = move |params, version: String| {
         let api = api.clone();
         async move { Ok(api.watch(&params, &version).await?.boxed()) }.boxed()
     };
     // These kinds are always there: one that seems to be missing is waited for.
     let watch = Watch { open: Box::new(open), fields, read, counts: |_| true, of_our_own: true };
-    watch.keep(|seen| sender.send(Observation::Source(lookout.clone(), seen)).map(|sent| sent.is_ok())).await;
+    watch
+        .keep(|seen| sender.send(Observation::Source(source_watch.clone(), seen)).map(|sent| sent.is_ok()))
+        .await;
 }
 
 /// Finds a kind and watches it everywhere, until it isn't there any more; then looks for it again.

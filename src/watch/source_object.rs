@@ -4,13 +4,12 @@ use std::borrow::Cow;
 
 use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::Resource;
-use serde::Deserialize;
-
-use super::sign::{Sighting, Sign};
 use lessor_api::Recorded;
-use lessor_core::lease_object::Place;
-use lessor_core::lease_object::uid_of;
-use lessor_core::lease_object::version_of;
+use lessor_core::{
+    index::sources::{Sign, SourceState},
+    lease_object::{NamespacedName, uid_of, version_of},
+};
+use serde::Deserialize;
 
 /// A Lease of coordination.k8s.io: its metadata, and when it was renewed.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -41,26 +40,26 @@ struct PodLifeStatus {
 
 impl Heartbeat {
     /// What it shows; `None`: it lacks what every stored object has.
-    pub fn sighting(self) -> Option<Sighting> {
+    pub fn source_state(self) -> Option<SourceState> {
         let uid = uid_of(self.metadata.uid.as_deref()).ok()?;
         let recorded = Recorded::of_renewal(self.metadata.managed_fields.iter().flatten());
         let renew_time = self.spec.renew_time.map(Into::into);
-        sighting(&self.metadata, Sign::Heartbeat { uid, renew_time, recorded })
+        source_state(&self.metadata, Sign::Heartbeat { uid, renew_time, recorded })
     }
 }
 
 impl PodLife {
     /// What it shows; `None`: it lacks what every stored object has.
-    pub fn sighting(self) -> Option<Sighting> {
+    pub fn source_state(self) -> Option<SourceState> {
         let uid = uid_of(self.metadata.uid.as_deref()).ok()?;
         let finished = matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"));
-        sighting(&self.metadata, Sign::Pod { uid, finished })
+        source_state(&self.metadata, Sign::Pod { uid, finished })
     }
 }
 
-fn sighting(meta: &ObjectMeta, sign: Sign) -> Option<Sighting> {
-    let place = Place::new(meta.namespace.as_deref()?, meta.name.as_deref()?);
-    Some(Sighting { place, version: version_of(meta.resource_version.as_deref()).ok()?, sign })
+fn source_state(meta: &ObjectMeta, sign: Sign) -> Option<SourceState> {
+    let place = NamespacedName::new(meta.namespace.as_deref()?, meta.name.as_deref()?);
+    Some(SourceState { place, version: version_of(meta.resource_version.as_deref()).ok()?, sign })
 }
 
 /// Makes a type a resource of a kind that every cluster has.

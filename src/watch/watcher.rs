@@ -3,7 +3,7 @@
 //! Why not kube's own watcher: it says nothing when a watch that had failed is open again, and where nobody changes
 //! anything that is the only sign of it.
 
-use std::{fmt, pin::pin, time::Duration};
+use std::{pin::pin, time::Duration};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::{Stream, StreamExt, future::BoxFuture, stream::BoxStream};
@@ -11,9 +11,11 @@ use kube::{
     Resource,
     api::{WatchEvent, WatchParams},
 };
+use lessor_core::{
+    listed_keys::ListedKeys,
+    observation::{Event, Failure},
+};
 use tokio::time::{Instant, sleep, timeout};
-
-use super::shown::Shown;
 
 /// The server ends a watch after so many seconds, and it is opened anew: the time after which a right that was taken away
 /// is noticed at the latest.
@@ -28,52 +30,6 @@ const SILENCE: Duration = Duration::from_secs(LASTS as u64 + 10);
 const SHORT: Duration = Duration::from_secs(1);
 /// The annotation of the bookmark behind the last object of a list.
 const LIST_ENDS: &str = "k8s.io/initial-events-end";
-
-/// What one watch shows.
-#[derive(Debug)]
-pub enum Seen<T> {
-    /// The object is there and looks like this.
-    There(Box<T>),
-    /// The object is gone; this is how it looked last.
-    Gone(Box<T>),
-    /// All objects have been shown since the watch began, or began anew: these. Others aren't there any more.
-    All(Shown),
-    /// The watch was ended in good order, or its version is too old by now: nothing is shown until it is open again.
-    Interrupted,
-    /// The watch had broken or ended, and goes on where it was.
-    Resumed,
-    /// The watch fails, and is being tried again.
-    Failing(Failure),
-}
-
-/// How a watch fails.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Failure {
-    /// The kind isn't installed.
-    NoSuchKind,
-    /// The kind is served, but not in a way that could be used; why.
-    Unusable(String),
-    /// We lack the right to watch, in the server's words.
-    Forbidden(String),
-    /// Anything else.
-    Other(String),
-}
-
-impl Failure {
-    /// Whether it may pass without anybody's help.
-    pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Other(_))
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSuchKind => f.write_str("the kind is not installed"),
-            Self::Unusable(message) | Self::Forbidden(message) | Self::Other(message) => f.write_str(message),
-        }
-    }
-}
 
 /// What an error of the client says about a kind.
 pub fn failure_of(error: &kube::Error) -> Failure {
@@ -121,7 +77,7 @@ enum End {
 
 impl<K: Resource, T> Watch<K, T> {
     /// Keeps the watch open and passes on what it shows, until `send` says that nobody listens, or the kind isn't there.
-    pub(super) async fn keep<F: Future<Output = bool>>(self, send: impl Fn(Seen<T>) -> F) {
+    pub(super) async fn keep<F: Future<Output = bool>>(self, send: impl Fn(Event<T>) -> F) {
         let mut version = None;
         let mut retry = Retry::new(self.of_our_own);
         loop {
@@ -139,7 +95,7 @@ impl<K: Resource, T> Watch<K, T> {
             let Some(failure) = failure else { continue };
             let delay = retry.delay(&failure);
             let ends = !self.of_our_own && failure == Failure::NoSuchKind;
-            if !send(Seen::Failing(failure)).await {
+            if !send(Event::Failing(failure)).await {
                 return;
             }
             sleep(delay).await;
@@ -153,7 +109,7 @@ impl<K: Resource, T> Watch<K, T> {
         &self,
         version: &mut Option<String>,
         retry: &mut Retry,
-        send: &impl Fn(Seen<T>) -> F,
+        send: &impl Fn(Event<T>) -> F,
     ) -> End {
         let params = WatchParams {
             field_selector: self.fields.clone(),
@@ -168,7 +124,7 @@ impl<K: Resource, T> Watch<K, T> {
             Ok(Err(error)) => return End::Failed(failure_of(&error)),
             Err(_) => return End::Failed(Failure::Other(format!("no answer within {OPENING:?}"))),
         };
-        if version.is_some() && !send(Seen::Resumed).await {
+        if version.is_some() && !send(Event::Resumed).await {
             return End::Unheard;
         }
         let mut events = pin!(events);
@@ -180,7 +136,7 @@ impl<K: Resource, T> Watch<K, T> {
         }
         retry.reset();
         match self.follow(&mut events, version, send).await {
-            End::Ended | End::Expired if !send(Seen::Interrupted).await => End::Unheard,
+            End::Ended | End::Expired if !send(Event::Interrupted).await => End::Unheard,
             end => end,
         }
     }
@@ -189,9 +145,9 @@ impl<K: Resource, T> Watch<K, T> {
     async fn list<F: Future<Output = bool>>(
         &self,
         events: &mut (impl Stream<Item = kube::Result<WatchEvent<K>>> + Unpin),
-        send: &impl Fn(Seen<T>) -> F,
+        send: &impl Fn(Event<T>) -> F,
     ) -> Result<String, End> {
-        let mut shown = Shown::default();
+        let mut shown = ListedKeys::default();
         loop {
             let event = match timeout(LISTING, events.next()).await {
                 Ok(Some(Ok(event))) => event,
@@ -207,7 +163,7 @@ impl<K: Resource, T> Watch<K, T> {
                     if !bookmark.metadata.annotations.contains_key(LIST_ENDS) {
                         continue;
                     }
-                    if !send(Seen::All(shown)).await {
+                    if !send(Event::Synced(shown)).await {
                         return Err(End::Unheard);
                     }
                     return Ok(bookmark.metadata.resource_version);
@@ -224,12 +180,12 @@ impl<K: Resource, T> Watch<K, T> {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     let (namespace, name) = place(&object);
                     shown.insert(namespace, name);
-                    (self.read)(object).map(|object| Seen::There(Box::new(object)))
+                    (self.read)(object).map(|object| Event::Applied(Box::new(object)))
                 }
                 WatchEvent::Deleted(object) => {
                     let (namespace, name) = place(&object);
                     shown.remove(namespace, name);
-                    (self.read)(object).map(|object| Seen::Gone(Box::new(object)))
+                    (self.read)(object).map(|object| Event::Deleted(Box::new(object)))
                 }
             };
             if let Some(seen) = seen
@@ -245,7 +201,7 @@ impl<K: Resource, T> Watch<K, T> {
         &self,
         events: &mut (impl Stream<Item = kube::Result<WatchEvent<K>>> + Unpin),
         version: &mut Option<String>,
-        send: &impl Fn(Seen<T>) -> F,
+        send: &impl Fn(Event<T>) -> F,
     ) -> End {
         loop {
             let event = match timeout(SILENCE, events.next()).await {
@@ -275,11 +231,11 @@ impl<K: Resource, T> Watch<K, T> {
                 }
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     note(version, &object);
-                    (self.read)(object).map(|object| Seen::There(Box::new(object)))
+                    (self.read)(object).map(|object| Event::Applied(Box::new(object)))
                 }
                 WatchEvent::Deleted(object) => {
                     note(version, &object);
-                    (self.read)(object).map(|object| Seen::Gone(Box::new(object)))
+                    (self.read)(object).map(|object| Event::Deleted(Box::new(object)))
                 }
             };
             if let Some(seen) = seen

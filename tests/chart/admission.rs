@@ -4,9 +4,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams, PostParams},
 };
-use lessor_api::Lease;
-use lessor_api::Lessor;
-use lessor_api::lease::FINALIZER;
+use lessor_api::{Lease, Lessor, lease::FINALIZER};
 use serde_json::json;
 
 use crate::release::{Release, until};

@@ -20,9 +20,7 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, Patch, PatchParams, PostParams},
 };
-use lessor_api::Lease;
-use lessor_api::lease::FINALIZER;
-use lessor_api::time;
+use lessor_api::{Lease, lease::FINALIZER, time};
 use lessor_cluster::{
     Cluster, Process, Tool,
     audit::{Entries, Mark},

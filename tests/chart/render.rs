@@ -214,19 +214,20 @@ fn metrics_in(text: &str) -> BTreeSet<&str> {
 }
 
 pub(crate) async fn the_dashboard_and_the_alerts_ask_only_for_metrics_that_there_are() {
-    use lessor_core::metric_event::Deed;
-    use lessor_core::metrics_snapshot::Figures;
-    use lessor_core::index::sources::Follows;
     use lessor::runtime::metrics::Metrics;
-    use lessor_core::request::Answer;
-    use lessor_core::observation::Observation;
-    use lessor_core::observation::Seen;
+    use lessor_core::{
+        index::sources::SourceIndex,
+        metric_event::MetricEvent,
+        metrics_snapshot::MetricsSnapshot,
+        observation::{Event, Observation},
+        request::Response,
+    };
     let shown = Metrics::new();
-    shown.count(Deed::Hindered("Immutable"));
-    shown.request("write-status", &Answer::Deleted, std::time::Duration::ZERO);
-    shown.observe(&Observation::Lessor(Seen::All(Default::default())));
-    let followed = Follows::new([], true).figures().to_vec();
-    let figures = Figures { leases: vec![(None, 1)], followed, ..Figures::default() };
+    shown.count(MetricEvent::Hindered("Immutable"));
+    shown.request("write-status", &Response::Deleted, std::time::Duration::ZERO);
+    shown.observe(&Observation::Lessor(Event::Synced(Default::default())));
+    let followed = SourceIndex::new([], true).figures().to_vec();
+    let figures = MetricsSnapshot { leases: vec![(None, 1)], followed, ..MetricsSnapshot::default() };
     let shown = shown.text(&figures).expect("text");
     let families: BTreeSet<&str> =
         shown.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();

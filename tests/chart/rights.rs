@@ -19,8 +19,7 @@ use kube::{
     Api, Resource,
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
-use lessor_api::Lessor;
-use lessor_api::time;
+use lessor_api::{Lessor, time};
 use lessor_cluster::{
     audit::Entry,
     proxy::{Hold, Proxy},

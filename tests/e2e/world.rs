@@ -24,12 +24,8 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
-use lessor_api::Lease;
-use lessor_api::Lessor;
-use lessor_api::crd;
-use lessor_api::lease::Attached;
-use lessor_api::time;
 use lessor::runtime::AGENT;
+use lessor_api::{Lease, Lessor, crd, lease::Attached, time};
 use lessor_checker::{Checker, Report, Request};
 use lessor_cluster::{
     Builder, Cluster, Process,

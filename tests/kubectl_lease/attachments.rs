@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use futures::future;
 use kube::core::ApiResource;
-use lessor_client::Error;
-use lessor_client::Grant;
-use lessor_client::LeaseClient;
-use lessor_client::Target;
+use lessor_client::{Error, Grant, LeaseClient, Target};
 use serde_json::json;
 
 use crate::world::{World, until};

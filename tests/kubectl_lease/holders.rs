@@ -2,25 +2,8 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use lessor_client::Beat;
-
-use lessor_client::Error;
-
-use lessor_client::Grant;
-
-use lessor_client::HeldLease;
-
-use lessor_client::KeepAlive;
-
-use lessor_client::LeaseClient;
-
-use lessor_client::Lost;
-
-use lessor_client::Moment;
-
-use lessor_client::Pace;
-
 use lessor::runtime::AGENT;
+use lessor_client::{Beat, Error, Grant, HeldLease, KeepAlive, LeaseClient, Lost, Moment, Pace};
 use lessor_cluster::proxy::Proxy;
 use serde_json::json;
 use tokio::time::{sleep, timeout};

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client, api::Patch};
-use lessor_api::Lease;
-use lessor_api::lease::ENDED_MESSAGE;
-use lessor_api::time;
+use lessor_api::{Lease, lease::ENDED_MESSAGE, time};
 use serde_json::json;
 use tokio::{
     sync::watch,

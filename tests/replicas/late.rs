@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use lessor_api::Lease;
-use lessor_api::Recorded;
+use lessor_api::{Lease, Recorded};
 use serde_json::json;
 use tokio::time::sleep;
 

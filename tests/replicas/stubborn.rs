@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use k8s_openapi::{
-    api::admissionregistration::v1::{
+use k8s_openapi::api::{
+    admissionregistration::v1::{
         ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
     },
-    api::core::v1::ConfigMap,
+    core::v1::ConfigMap,
 };
 use kube::{
     Api,

@@ -11,8 +11,7 @@ use std::{
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Client;
-use lessor::connectivity::Hearing;
-use lessor::runtime;
+use lessor::{connectivity::Connectivity, runtime};
 use lessor_core::settings::Settings;
 use tokio::{
     runtime::{Builder, Runtime},
@@ -58,7 +57,7 @@ impl Process {
         let main = runtime.spawn({
             let (wire, wall) = (wire.clone(), wall.clone());
             async move {
-                let hearing = Hearing::with_wall_clock(move || {
+                let hearing = Connectivity::with_wall_clock(move || {
                     let since = SignedDuration::try_from(started + base.elapsed()).unwrap_or_default();
                     epoch + since + SignedDuration::from_millis(wall.load(Ordering::Relaxed))
                 });

@@ -86,7 +86,7 @@ pub struct LessorStatus {
     /// For how many milliseconds altogether the API server could not write, as primaries have found out: it answered, but nobody
     /// could renew. All deadlines have moved by that, on every replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_milliseconds: Option<i64>,
+    pub paused_milliseconds: Option<i64>,
 
     /// How many leases there were when this was last written.
     #[serde(default, skip_serializing_if = "Option::is_none")]

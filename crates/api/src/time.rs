@@ -1,7 +1,9 @@
 //! Times as the API writes them: RFC 3339, UTC, six decimals.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use k8s_openapi::jiff::{SignedDuration, Timestamp, fmt::strtime};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+    jiff::{SignedDuration, Timestamp, fmt::strtime},
+};
 
 /// What `spec.renewTime` must look like: RFC 3339 with a capital `T` and up to nine decimals.
 ///

@@ -2,27 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lessor_api::Attachments;
-
-use lessor_api::Key;
-
-use lessor_api::KeyForm;
-
-use lessor_api::LeaseName;
-
-use lessor_api::Problem;
-
-use lessor_api::attachment::KEY_PREFIX;
-
-use lessor_api::attachment::KEYS_ANNOTATION;
-
-use lessor_api::attachment::KeysFault;
-
-use lessor_api::attachment::LEASE_ANNOTATION;
-
-use lessor_api::attachment::annotations_after;
-
-use lessor_api::attachment::keys_to_json;
+use lessor_api::{
+    Attachments, Key, KeyForm, LeaseName, Problem,
+    attachment::{KEY_PREFIX, KEYS_ANNOTATION, KeysFault, LEASE_ANNOTATION, annotations_after, keys_to_json},
+};
 
 /// The longest part of an annotation's name behind the slash.
 const MAX_ANNOTATION_NAME: usize = 63;

@@ -8,6 +8,7 @@ use kube::{
     api::{ListParams, Patch, PostParams},
     core::{ApiResource, DynamicObject, ObjectList, PartialObjectMeta, Request},
 };
+use lessor_api::{Attachments, Key, KeyForm, LeaseName, attachment::KEY_PREFIX};
 use serde_json::{Value, json};
 
 use super::{
@@ -15,11 +16,6 @@ use super::{
     annotate::{Annotations, Changes, attaching, detaching},
     exchange::Answer,
 };
-use lessor_api::Attachments;
-use lessor_api::Key;
-use lessor_api::KeyForm;
-use lessor_api::LeaseName;
-use lessor_api::attachment::KEY_PREFIX;
 
 /// How often an object that others change at the same time is read and written anew.
 const TRIES: u32 = 100;

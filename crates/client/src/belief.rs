@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use lessor_api::Lease;
 
 use super::{clock::Moment, exchange::Answer};
-use lessor_api::Lease;
 
 /// The `Date` of an answer is cut to the second: the server's clock was less than this ahead of it.
 const DATE_PRECISION: SignedDuration = SignedDuration::from_secs(1);

@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use kube::{core::Status, runtime::watcher};
-
-use lessor_api::attachment::Problem;
-
-use lessor_api::lease::ENDED_MESSAGE;
+use lessor_api::{attachment::Problem, lease::ENDED_MESSAGE};
 
 /// Why something was not done.
 #[derive(Clone, Debug, thiserror::Error)]

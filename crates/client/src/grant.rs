@@ -2,14 +2,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use lessor_api::{
+    AfterExpiry, Lease, LeaseSpec, RenewFrom,
+    lease::{MAX_SECONDS, condition, reason},
+};
+
 use super::{Error, LeaseClient, held::HeldLease, observe};
-use lessor_api::AfterExpiry;
-use lessor_api::Lease;
-use lessor_api::LeaseSpec;
-use lessor_api::RenewFrom;
-use lessor_api::lease::MAX_SECONDS;
-use lessor_api::lease::condition;
-use lessor_api::lease::reason;
 
 /// How long a grant is waited for, unless it says otherwise.
 const WAIT: Duration = Duration::from_secs(15);

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use lessor_api::{Lease, time};
 use serde_json::{Value, json};
 
 use super::{Error, KeepAlive, LeaseClient, Pace, belief::Belief, clock::Moment, exchange::Answer};
-use lessor_api::Lease;
-use lessor_api::time;
 
 /// A lease that was granted or renewed by this program, and what that lets it believe.
 ///

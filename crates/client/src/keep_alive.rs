@@ -7,11 +7,10 @@ use std::{
 };
 
 use futures::{Stream, StreamExt, future, stream};
+use lessor_api::{Lease, lease::ENDED_MESSAGE};
 use tokio::{sync::watch, task::JoinHandle};
 
 use super::{Error, HeldLease, clock::Moment, observe};
-use lessor_api::Lease;
-use lessor_api::lease::ENDED_MESSAGE;
 
 /// The first pause after a renewal that failed; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);

@@ -46,10 +46,12 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
     core::Request,
 };
+use lessor_api::Lease;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use self::exchange::{Answer, exchange};
+
 pub use self::{
     attach::{AttachedObject, Attachment, Target},
     clock::Moment,
@@ -59,7 +61,6 @@ pub use self::{
     keep_alive::{Beat, KeepAlive, Lost, Pace},
     reading::{Listing, Reading, State},
 };
-use lessor_api::Lease;
 
 /// Under this name the server records what a client writes, unless it's given another.
 pub const FIELD_MANAGER: &str = "kubectl-lease";

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt, future};
 use kube::runtime::{WatchStreamExt, watcher};
+use lessor_api::Lease;
 
 use super::{LeaseClient, error::Error};
-use lessor_api::Lease;
 
 /// How often a lease is read that can't be watched.
 const READ_EVERY: Duration = Duration::from_secs(1);

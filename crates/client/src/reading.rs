@@ -11,13 +11,12 @@ use kube::{
     api::ListParams,
     core::{ObjectList, Request},
 };
+use lessor_api::{
+    Lease, Recorded,
+    lease::{condition, following, reason},
+};
 
 use super::{Error, LeaseClient, belief::seconds, exchange::Answer};
-use lessor_api::Lease;
-use lessor_api::Recorded;
-use lessor_api::lease::condition;
-use lessor_api::lease::following;
-use lessor_api::lease::reason;
 
 /// How many leases one request lists.
 const PAGE: u32 = 500;

@@ -3,25 +3,17 @@
 //! The operator deletes with its own rights, so each kind is somebody's decision. What a kind is called is written down;
 //! whether it is there, and in which version, is [discovered](discover), again and again if need be.
 
-use std::{collections::BTreeSet, fmt, str::FromStr, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt, str::FromStr, sync::Arc};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, APIResource};
-use kube::{Client, core::ApiResource};
+use kube_core::ApiResource;
+use lessor_api::{GROUP, KeyForm};
 use serde::Deserialize;
 use thiserror::Error;
 
-use super::{
-    attached::Kind,
-    watches::{Failure, failure_of},
-};
-use lessor_api::GROUP;
-use lessor_api::KeyForm;
+use crate::index::attachments::Kind;
 
 /// What a kind is called in messages, like `deployments.apps`.
 pub type KindName = Arc<str>;
-
-/// How long one question to the API server about its kinds may take.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A kind that an administrator lists.
 ///
@@ -104,7 +96,8 @@ const CLUSTER_SCOPED: &[(&str, &[&str])] = &[
     ("certificates.k8s.io", &["certificatesigningrequests"]),
 ];
 
-const NO_NAMESPACE: &str = "it is cluster-scoped, and a lease reaches only what is in its own namespace";
+/// Why a cluster-scoped kind can't be attached.
+pub const NO_NAMESPACE: &str = "it is cluster-scoped, and a lease reaches only what is in its own namespace";
 
 impl Attachable {
     /// ConfigMaps, which can be attached without being listed.
@@ -178,7 +171,7 @@ impl Attachable {
     }
 
     /// The kind, where it needs no discovery: ConfigMaps and Secrets are the same everywhere.
-    fn known(&self) -> Option<Kind> {
+    pub fn known(&self) -> Option<Kind> {
         let kind = match self.resource.as_str() {
             "configmaps" => "ConfigMap",
             _ => "Secret",
@@ -187,7 +180,8 @@ impl Attachable {
         is_known.then(|| self.resolve("v1", kind))
     }
 
-    fn resolve(&self, version: &str, kind: &str) -> Kind {
+    /// The kind as it is served, in this version.
+    pub fn resolve(&self, version: &str, kind: &str) -> Kind {
         let api_version = match self.group.as_str() {
             "" => version.to_owned(),
             group => format!("{group}/{version}"),
@@ -284,72 +278,6 @@ pub fn with_config_maps(listed: impl IntoIterator<Item = Attachable>) -> Result<
         kinds.insert(0, config_maps);
     }
     Ok(kinds)
-}
-
-/// Asks the API server for a kind.
-///
-/// # Errors
-/// [`Failure`]: it isn't there (yet), can't be used, or the server couldn't say.
-pub async fn discover(client: &Client, attachable: &Attachable) -> Result<Kind, Failure> {
-    if let Some(kind) = attachable.known() {
-        return Ok(kind);
-    }
-    match tokio::time::timeout(PATIENCE, ask(client, attachable)).await {
-        Ok(found) => found,
-        Err(_) => Err(Failure::Other(format!("no answer within {PATIENCE:?} to what is served"))),
-    }
-}
-
-async fn ask(client: &Client, attachable: &Attachable) -> Result<Kind, Failure> {
-    for version in versions(client, attachable).await? {
-        let listed = match attachable.group.as_str() {
-            "" => client.list_core_api_resources(&version).await,
-            group => client.list_api_group_resources(&format!("{group}/{version}")).await,
-        };
-        let resources = match listed {
-            Ok(list) => list.resources,
-            Err(error) => match failure_of(&error) {
-                Failure::NoSuchKind => continue,
-                failure => return Err(failure),
-            },
-        };
-        if let Some(found) = resources.iter().find(|found| found.name == attachable.resource) {
-            return usable(found).map(|()| attachable.resolve(&version, &found.kind));
-        }
-    }
-    Err(Failure::NoSuchKind)
-}
-
-/// The versions to look into, best first.
-async fn versions(client: &Client, attachable: &Attachable) -> Result<Vec<String>, Failure> {
-    if let Some(version) = &attachable.version {
-        return Ok(vec![version.clone()]);
-    }
-    if attachable.group.is_empty() {
-        return Ok(vec!["v1".to_owned()]);
-    }
-    let request = http::Request::get(format!("/apis/{}", attachable.group))
-        .body(Vec::new())
-        .map_err(|error| Failure::Other(error.to_string()))?;
-    let group: APIGroup = client.request(request).await.map_err(|error| failure_of(&error))?;
-    let preferred = group.preferred_version.map(|preferred| preferred.version);
-    let others = group.versions.into_iter().map(|version| version.version);
-    let others = others.filter(|version| Some(version) != preferred.as_ref()).collect::<Vec<_>>();
-    Ok(preferred.iter().cloned().chain(others).collect())
-}
-
-fn usable(resource: &APIResource) -> Result<(), Failure> {
-    if !resource.namespaced {
-        return Err(Failure::Unusable(NO_NAMESPACE.to_owned()));
-    }
-    let missing: Vec<&str> = ["watch", "delete"]
-        .into_iter()
-        .filter(|verb| !resource.verbs.iter().any(|has| has == verb))
-        .collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::Unusable(format!("the API server has no {} for it", missing.join(" and no "))))
 }
 
 #[cfg(test)]

@@ -7,21 +7,21 @@ const FEW: usize = 64;
 
 /// The names, as long as anything has them.
 #[derive(Clone, Debug)]
-pub struct Names {
+pub(crate) struct Interner {
     names: HashSet<Arc<str>>,
     /// At how many names those are forgotten that nothing has any more.
     sweep_at: usize,
 }
 
-impl Default for Names {
+impl Default for Interner {
     fn default() -> Self {
         Self { names: HashSet::new(), sweep_at: FEW }
     }
 }
 
-impl Names {
+impl Interner {
     /// This name, as whatever has it already has it.
-    pub fn one(&mut self, name: &Arc<str>) -> Arc<str> {
+    pub(crate) fn one(&mut self, name: &Arc<str>) -> Arc<str> {
         if let Some(known) = self.names.get(name) {
             return known.clone();
         }
@@ -40,14 +40,14 @@ mod tests {
 
     #[test]
     fn a_name_is_kept_once() {
-        let mut names = Names::default();
+        let mut names = Interner::default();
         let one = names.one(&"shop".into());
         assert!(Arc::ptr_eq(&one, &names.one(&"shop".into())));
     }
 
     #[test]
     fn names_that_come_and_go_leave_nothing_behind() {
-        let mut names = Names::default();
+        let mut names = Interner::default();
         let kept = names.one(&"shop".into());
         for number in 0..10_000 {
             names.one(&format!("preview-{number}").into());

@@ -3,42 +3,42 @@
 use std::{fmt, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
+use lessor_api::{
+    lease::{AfterExpiry, FINALIZER, Lease},
+    time,
+};
 use thiserror::Error;
 use uuid::Uuid;
 
-use super::{follow::Follow, published::Published, seldom::Seldom};
-use lessor_api::lease::AfterExpiry;
-use lessor_api::lease::FINALIZER;
-use lessor_api::lease::Lease;
-use lessor_api::time;
+use crate::{index::sources::Follow, lease_status::StatusSnapshot, sparse::Sparse};
 
 /// A `metadata.resourceVersion`: a number that only grows, comparable within one kind (Kubernetes 1.35 and later
 /// promise it, every earlier server has it so).
-pub type Version = u64;
+pub type ResourceVersion = u64;
 
 /// Where an object of a known kind lives: its namespace and name.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
+pub struct NamespacedName {
     /// The namespace.
     pub namespace: Arc<str>,
     /// The name within it.
     pub name: Arc<str>,
 }
 
-impl Place {
+impl NamespacedName {
     /// The place of `name` in `namespace`.
     pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for NamespacedName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for NamespacedName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -54,13 +54,13 @@ pub enum Unreadable {
 
 /// One lease, as some version of its object shows it.
 #[derive(Clone, Debug, Hash)]
-pub struct Record {
+pub struct LeaseObject {
     /// Where it lives.
-    pub place: Place,
+    pub place: NamespacedName,
     /// Its uid: the identity of the lease.
     pub uid: Uuid,
     /// The version of the object that this record shows.
-    pub version: Version,
+    pub version: ResourceVersion,
     /// `metadata.generation`.
     pub generation: i64,
     /// Whether somebody has asked for its deletion.
@@ -76,8 +76,8 @@ pub struct Record {
     /// Whether the object stays after an expiry (`spec.afterExpiry: Retain`).
     pub retain: bool,
     /// The status, as published.
-    pub status: Published,
-    more: Seldom<More>,
+    pub status: StatusSnapshot,
+    more: Sparse<More>,
 }
 
 /// What few leases have.
@@ -89,21 +89,21 @@ struct More {
     other_finalizers: Vec<String>,
 }
 
-impl Record {
+impl LeaseObject {
     /// Reads a lease.
     ///
     /// # Errors
     /// [`Unreadable`] when the metadata lacks what every stored object has.
     pub fn read(lease: &Lease) -> Result<Self, Unreadable> {
         let meta = &lease.metadata;
-        let place = Place::new(
+        let place = NamespacedName::new(
             meta.namespace.as_deref().ok_or(Unreadable::Metadata("namespace"))?,
             meta.name.as_deref().ok_or(Unreadable::Metadata("name"))?,
         );
         let renew_from = lease.spec.renew_from.as_ref();
         let finalizers = || meta.finalizers.iter().flatten();
         Ok(Self {
-            more: Seldom::new(More {
+            more: Sparse::new(More {
                 max_lifetime_seconds: lease.spec.max_lifetime_seconds,
                 warn_before_seconds: lease.spec.warn_before_seconds,
                 follow: renew_from.and_then(|from| Follow::read(&place.namespace, from)),
@@ -119,7 +119,7 @@ impl Record {
             renew_time: lease.spec.renew_time.as_deref().map(Into::into),
             suspend: lease.spec.suspend,
             retain: lease.spec.after_expiry == AfterExpiry::Retain,
-            status: lease.status.as_ref().map(Published::read).unwrap_or_default(),
+            status: lease.status.as_ref().map(StatusSnapshot::read).unwrap_or_default(),
         })
     }
 
@@ -158,12 +158,12 @@ impl Record {
 }
 
 /// Reads `metadata.uid`.
-pub(super) fn uid_of(uid: Option<&str>) -> Result<Uuid, Unreadable> {
+pub fn uid_of(uid: Option<&str>) -> Result<Uuid, Unreadable> {
     uid.and_then(|uid| uid.parse().ok()).ok_or(Unreadable::Metadata("uid"))
 }
 
 /// Reads `metadata.resourceVersion`.
-pub(super) fn version_of(version: Option<&str>) -> Result<Version, Unreadable> {
+pub fn version_of(version: Option<&str>) -> Result<ResourceVersion, Unreadable> {
     version.and_then(|version| version.parse().ok()).ok_or(Unreadable::Metadata("resourceVersion"))
 }
 
@@ -208,7 +208,7 @@ mod tests {
         let read = |change: &dyn Fn(&mut serde_json::Value)| {
             let mut value = sample();
             change(&mut value);
-            Record::read(&lease(value)).expect("readable")
+            LeaseObject::read(&lease(value)).expect("readable")
         };
         let before = read(&|_| {});
         assert!(before.is_renewed_by(&read(&|v| v["spec"]["renewTime"] = json!("2026-01-31T12:00:01Z"))));
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_list_of_finalizers_keeps_those_of_others() {
-        let record = Record::read(&lease(sample())).expect("readable");
+        let record = LeaseObject::read(&lease(sample())).expect("readable");
         assert_eq!(record.finalizers_with(true), ["example.com/other", FINALIZER]);
         assert_eq!(record.finalizers_with(false), ["example.com/other"]);
     }
@@ -231,6 +231,6 @@ mod tests {
     fn an_object_without_identity_is_refused() {
         let mut value = sample();
         value["metadata"]["uid"] = json!("not a uid");
-        assert_eq!(Record::read(&lease(value)).err(), Some(Unreadable::Metadata("uid")));
+        assert_eq!(LeaseObject::read(&lease(value)).err(), Some(Unreadable::Metadata("uid")));
     }
 }

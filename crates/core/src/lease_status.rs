@@ -1,19 +1,17 @@
 //! The status of a lease as the API server holds it, kept small, and how it is written.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use lessor_api::{
+    lease::{Attached, LeaseStatus, condition, following, reason},
+    time,
+};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{
-    record::{from_millis, millis, text},
-    seldom::Seldom,
+use crate::{
+    lease_object::{from_millis, millis, text},
+    sparse::Sparse,
 };
-use lessor_api::lease::Attached;
-use lessor_api::lease::LeaseStatus;
-use lessor_api::lease::condition;
-use lessor_api::lease::following;
-use lessor_api::lease::reason;
-use lessor_api::time;
 
 /// Milliseconds since 1970, by the clock that the field's documentation names.
 type Millis = i64;
@@ -133,7 +131,7 @@ impl Followed {
 
 /// A status, without what only the writer adds (its name, its term) and without text that follows from the rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Published {
+pub struct StatusSnapshot {
     /// The reason of `Active`, and since when its status is what it is.
     pub state: Option<(State, Millis)>,
     /// The grant; absent before it.
@@ -148,7 +146,7 @@ pub struct Published {
     pub attached: Option<Attached>,
     /// The term under which this was written.
     pub term: Option<i64>,
-    more: Seldom<More>,
+    more: Sparse<More>,
 }
 
 /// What few statuses have.
@@ -160,7 +158,7 @@ struct More {
     follows: Option<Followed>,
 }
 
-impl Published {
+impl StatusSnapshot {
     /// Reads a status. What is missing stays missing: it was never written, or somebody removed it.
     pub fn read(status: &LeaseStatus) -> Self {
         let condition = |type_: &str| status.conditions.iter().find(|condition| condition.type_ == type_);
@@ -179,7 +177,7 @@ impl Published {
             observed_generation: status.observed_generation,
             attached: status.attached,
             term: status.term,
-            more: Seldom::new(More {
+            more: Sparse::new(More {
                 remaining_seconds: status.remaining_seconds,
                 expiring: condition(condition::EXPIRING).map(|c| (c.status == "True", since(c))),
                 released: condition(condition::RELEASED).map(|c| {
@@ -392,15 +390,15 @@ impl Published {
 mod tests {
     use super::*;
 
-    fn granted() -> Published {
-        Published {
+    fn granted() -> StatusSnapshot {
+        StatusSnapshot {
             state: Some((State::Granted, 1_000)),
             grant: Some(Grant { ttl_seconds: 30, time: 1_000, token: 7 }),
             expiry: Some(31_000),
             observed_generation: Some(1),
             attached: Some(Attached { objects: 1, keys: 2 }),
             term: Some(3),
-            ..Published::default()
+            ..StatusSnapshot::default()
         }
     }
 
@@ -419,7 +417,7 @@ mod tests {
             3_000,
         );
         let status: LeaseStatus = serde_json::from_value(published.to_patch("me", 3)).expect("a status");
-        assert_eq!(Published::read(&status), published);
+        assert_eq!(StatusSnapshot::read(&status), published);
         assert_eq!(status.primary.as_deref(), Some("me"));
     }
 

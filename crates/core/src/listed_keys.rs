@@ -5,17 +5,17 @@ use std::{
     hash::{BuildHasher, RandomState},
 };
 
-use super::record::Place;
+use crate::lease_object::NamespacedName;
 
 /// The places of objects, of which there may be very many: of each only a fingerprint is kept, of 128 bits, and with keys that
 /// nobody knows. That two of a million places have the same is less likely than that memory fails.
 #[derive(Clone, Debug, Default)]
-pub struct Shown {
+pub struct ListedKeys {
     prints: HashSet<u128>,
     keys: [RandomState; 2],
 }
 
-impl Shown {
+impl ListedKeys {
     /// Adds the object of this name.
     pub fn insert(&mut self, namespace: &str, name: &str) {
         self.prints.insert(self.print(namespace, name));
@@ -27,7 +27,7 @@ impl Shown {
     }
 
     /// Whether the object at this place was shown.
-    pub fn contains(&self, place: &Place) -> bool {
+    pub fn contains(&self, place: &NamespacedName) -> bool {
         self.prints.contains(&self.print(&place.namespace, &place.name))
     }
 
@@ -42,16 +42,16 @@ impl Shown {
     }
 }
 
-impl FromIterator<Place> for Shown {
-    fn from_iter<I: IntoIterator<Item = Place>>(places: I) -> Self {
+impl FromIterator<NamespacedName> for ListedKeys {
+    fn from_iter<I: IntoIterator<Item = NamespacedName>>(places: I) -> Self {
         let mut shown = Self::default();
         places.into_iter().for_each(|place| shown.insert(&place.namespace, &place.name));
         shown
     }
 }
 
-impl<const N: usize> From<[Place; N]> for Shown {
-    fn from(places: [Place; N]) -> Self {
+impl<const N: usize> From<[NamespacedName; N]> for ListedKeys {
+    fn from(places: [NamespacedName; N]) -> Self {
         places.into_iter().collect()
     }
 }
@@ -62,12 +62,12 @@ mod tests {
 
     #[test]
     fn what_was_shown_is_told_from_what_was_not() {
-        let mut shown = Shown::default();
+        let mut shown = ListedKeys::default();
         assert!(shown.is_empty());
         shown.insert("shop", "cart");
         shown.insert("shop", "till");
         shown.remove("shop", "till");
-        let has = |namespace: &str, name: &str| shown.contains(&Place::new(namespace, name));
+        let has = |namespace: &str, name: &str| shown.contains(&NamespacedName::new(namespace, name));
         assert!(has("shop", "cart"));
         assert!(!has("shop", "till") && !has("shopc", "art") && !has("bank", "cart"));
     }

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use super::follow::SourceKind;
+use crate::index::sources::SourceKind;
 
 /// Something to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum MetricEvent {
     /// A lease was granted.
     Granted,
     /// A holder renewed a lease. Only the primary counts these, so that replicas add up.

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::{follow::Tally, hearing::Now, published::State, replica::Replica};
+use crate::{clocks::Now, index::sources::Tally, lease_status::State, replica::Replica};
 
 /// The figures of one replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct MetricsSnapshot {
     /// Whether it has seen enough to act.
     pub ready: bool,
     /// The term that it leads under, if it does.
@@ -32,12 +32,12 @@ pub struct Figures {
     /// Requests under way.
     pub in_flight: usize,
     /// How long ago the API server was heard.
-    pub silence: Duration,
+    pub since_last_response: Duration,
     /// Whether lease time stands still.
-    pub deaf: bool,
+    pub disconnected: bool,
 }
 
-impl Figures {
+impl MetricsSnapshot {
     /// Takes the figures. Counts every lease and attached object, so it is nothing for a hot path.
     pub fn of(replica: &mut Replica, now: &Now) -> Self {
         let mut leases: Vec<(Option<State>, usize)> =
@@ -60,8 +60,8 @@ impl Figures {
             overdue: replica.overdue(now),
             queued: replica.queued(),
             in_flight: replica.in_flight(),
-            silence: now.silence,
-            deaf: now.deaf,
+            since_last_response: now.since_last_response,
+            disconnected: now.disconnected,
             ..Self::default()
         };
         for (object, pending) in replica.attached() {

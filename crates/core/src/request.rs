@@ -6,16 +6,20 @@
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use lessor_api::{Lease, Lessor};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{
-    attached::{ObjectId, Removal},
-    follow::{Sighting, Source},
-    record::{Place, Version},
+use crate::{
+    index::{
+        attachments::{ObjectId, Removal},
+        sources::{Source, SourceState},
+    },
+    lease_object::{NamespacedName, ResourceVersion},
 };
-use lessor_api::Lease;
-use lessor_api::Lessor;
+
+/// The field manager under which the API server records the writes of the operator, except [grants](lessor_api::recorded::GRANT_MANAGER).
+pub const FIELD_MANAGER: &str = "lessor";
 
 /// A request. Each write names the version that it was decided at, so that the server refuses it when anything has
 /// changed since.
@@ -28,34 +32,34 @@ pub enum Request {
     /// Writes the status of our `Lessor`: a claim, a proof, or a release.
     WriteLessor {
         /// The version that must be there.
-        version: Version,
+        version: ResourceVersion,
         /// The whole status.
         status: Value,
     },
     /// Reads a lease.
     ReadLease {
         /// Which.
-        lease: Place,
+        lease: NamespacedName,
     },
     /// Replaces the finalizers of a lease.
     SetFinalizers {
         /// Which.
-        lease: Place,
+        lease: NamespacedName,
         /// The uid that must be there.
         uid: Uuid,
         /// The version that must be there.
-        version: Version,
+        version: ResourceVersion,
         /// The whole list.
         finalizers: Vec<String>,
     },
     /// Writes the status of a lease.
     WriteStatus {
         /// Which.
-        lease: Place,
+        lease: NamespacedName,
         /// The uid that must be there.
         uid: Uuid,
         /// The version that must be there.
-        version: Version,
+        version: ResourceVersion,
         /// A merge patch of the status.
         status: Value,
         /// Whether it is the grant: the server is to keep when it accepted that.
@@ -64,7 +68,7 @@ pub enum Request {
     /// Deletes a lease whose release is complete.
     DeleteLease {
         /// Which.
-        lease: Place,
+        lease: NamespacedName,
         /// The uid that must be there.
         uid: Uuid,
     },
@@ -112,7 +116,7 @@ impl Request {
     }
 
     /// The lease that it is about.
-    pub fn lease(&self) -> Option<&Place> {
+    pub fn lease(&self) -> Option<&NamespacedName> {
         match self {
             Self::ReadLease { lease }
             | Self::SetFinalizers { lease, .. }
@@ -133,13 +137,13 @@ impl Request {
 
 /// What the server answered.
 #[derive(Clone, Debug)]
-pub enum Answer {
+pub enum Response {
     /// The `Lessor`, as it now is.
     Lessor(Box<Lessor>),
     /// The lease, as it now is.
     Lease(Box<Lease>),
     /// What is followed, as it now is.
-    Source(Box<Sighting>),
+    Source(Box<SourceState>),
     /// The metadata of the object, as it now is.
     Object(Box<ObjectMeta>),
     /// This request deleted it, and it is gone.
@@ -147,10 +151,10 @@ pub enum Answer {
     /// It wasn't there (any more): read, written or deleted, it makes no difference.
     Gone,
     /// It was not done, or nobody knows whether it was.
-    Refused(Refusal),
+    Refused(RequestError),
 }
 
-impl Answer {
+impl Response {
     /// A word for metrics.
     pub fn outcome(&self) -> &'static str {
         match self {
@@ -163,7 +167,7 @@ impl Answer {
 
 /// Why a request was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RequestError {
     /// The object has changed since the version that the request names (409): read again, decide again.
     Conflict,
     /// The object carries a higher term: another replica is primary.
@@ -184,7 +188,7 @@ pub enum Refusal {
     NoAnswer(String),
 }
 
-impl Refusal {
+impl RequestError {
     /// A word for metrics.
     pub fn outcome(&self) -> &'static str {
         match self {
@@ -201,7 +205,7 @@ impl Refusal {
     }
 }
 
-impl std::fmt::Display for Refusal {
+impl std::fmt::Display for RequestError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Conflict => f.write_str("the object has changed meanwhile"),

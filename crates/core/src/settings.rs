@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
 
-use super::{follow::SourceKind, kinds::Attachable, sight::Scope};
+use crate::{attachable::Attachable, index::sources::SourceKind, watch_health::Scope};
 
 /// Settings of one replica.
 #[derive(Clone, Debug, PartialEq)]

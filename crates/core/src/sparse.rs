@@ -2,9 +2,9 @@
 
 /// Lies apart, and takes one word where there is nothing in it: where it is as by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Seldom<T>(Option<Box<T>>);
+pub struct Sparse<T>(Option<Box<T>>);
 
-impl<T: Default + PartialEq> Seldom<T> {
+impl<T: Default + PartialEq> Sparse<T> {
     /// Holds this.
     pub fn new(value: T) -> Self {
         Self((value != T::default()).then(|| Box::new(value)))
@@ -30,12 +30,12 @@ mod tests {
 
     #[test]
     fn what_is_as_by_default_takes_one_word_and_is_nothing() {
-        let mut seldom = Seldom::<[u64; 8]>::default();
+        let mut seldom = Sparse::<[u64; 8]>::default();
         assert_eq!(size_of_val(&seldom), size_of::<usize>());
         seldom.change(|value| value[3] = 4);
         assert_eq!(seldom.get().map(|value| value[3]), Some(4));
         seldom.change(|value| value[3] = 0);
-        assert_eq!(seldom, Seldom::default());
+        assert_eq!(seldom, Sparse::default());
         assert_eq!(seldom.get(), None);
     }
 }

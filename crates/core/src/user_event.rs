@@ -4,13 +4,13 @@ use std::fmt;
 
 use uuid::Uuid;
 
-use super::{attached::ObjectId, record::Place};
+use crate::{index::attachments::ObjectId, lease_object::NamespacedName};
 
 /// What a notice is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum About {
     /// A lease.
-    Lease(Place, Uuid),
+    Lease(NamespacedName, Uuid),
     /// An attached object.
     Object(ObjectId, Uuid),
     /// The `Lessor` of this installation.
@@ -29,7 +29,7 @@ impl fmt::Display for About {
 
 /// Something that happened, or that somebody should mend.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
+pub struct UserEvent {
     /// What it is about.
     pub about: About,
     /// Whether somebody should do something about it.
@@ -40,7 +40,7 @@ pub struct Notice {
     pub note: String,
 }
 
-impl Notice {
+impl UserEvent {
     /// Good news, or plain news.
     pub fn normal(about: About, reason: &'static str, note: impl Into<String>) -> Self {
         Self { about, warning: false, reason, note: note.into() }

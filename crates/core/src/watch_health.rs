@@ -5,8 +5,9 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::{hearing::Now, kinds::KindName, watches::Failure};
 use lease_engine::LeaseTime;
+
+use crate::{attachable::KindName, clocks::Now, observation::Failure};
 
 /// For this long, a failing watch holds up the release of leases: what it doesn't show might be attached. In lease time: what
 /// fails since the API server can't be reached at all delays nothing that could go on without it.
@@ -22,7 +23,7 @@ pub type Scope = Option<Arc<str>>;
 
 /// Everything that is known of how kinds are seen.
 #[derive(Clone, Debug, Hash, Default)]
-pub struct Sights {
+pub struct WatchHealth {
     kinds: BTreeMap<KindName, BTreeMap<Scope, Sight>>,
 }
 
@@ -35,14 +36,14 @@ struct Sight {
     failure: Option<Failure>,
     /// Since when it is being opened again, after it had ended in good order.
     interrupted: Option<Duration>,
-    failures: Spell,
+    failures: FailureWindow,
     /// Apart from failures: each watch is opened again every few minutes, and that must not use up what a failure may take.
-    interruptions: Spell,
+    interruptions: FailureWindow,
 }
 
 /// A time in which a watch shows nothing again and again, short recoveries not counted.
 #[derive(Clone, Debug, Hash, Default)]
-struct Spell {
+struct FailureWindow {
     /// When it began.
     since: Duration,
     /// The same, in lease time.
@@ -55,14 +56,14 @@ struct Spell {
 
 /// What keeps a kind from being seen, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct KindProblem {
     /// The kind.
     pub kind: KindName,
     /// In which way.
     pub failure: Failure,
 }
 
-impl Sights {
+impl WatchHealth {
     /// Nothing has been seen yet of these kinds in these scopes.
     pub fn new(kinds: impl IntoIterator<Item = KindName>, scopes: &[Scope]) -> Self {
         let unseen = || scopes.iter().map(|scope| (scope.clone(), Sight::default())).collect();
@@ -110,25 +111,25 @@ impl Sights {
 
     /// Until when something may be attached in this namespace that no watch has shown; zero if all is seen, or if it
     /// takes too long to wait for.
-    pub fn blind_until(&self, namespace: &str, now: &Now) -> Duration {
+    pub fn release_blocked_until(&self, namespace: &str, now: &Now) -> Duration {
         let of_namespace = |scope: &Scope| scope.as_deref().is_none_or(|scope| scope == namespace);
-        let sights = self.kinds.values().flatten().filter(|(scope, _)| of_namespace(scope));
-        sights.map(|(_, sight)| sight.blind_until(now)).max().unwrap_or_default()
+        let watch_health = self.kinds.values().flatten().filter(|(scope, _)| of_namespace(scope));
+        watch_health.map(|(_, sight)| sight.release_blocked_until(now)).max().unwrap_or_default()
     }
 
     /// What people should know: kinds that can't be seen, each with one failure.
-    pub fn troubles(&self, now: Duration) -> Vec<Trouble> {
+    pub fn troubles(&self, now: Duration) -> Vec<KindProblem> {
         let trouble = |(kind, scopes): (&KindName, &BTreeMap<Scope, Sight>)| {
             let failing = scopes.values().find(|sight| sight.told_at().is_some_and(|at| at <= now))?;
-            Some(Trouble { kind: kind.clone(), failure: failing.failure.clone()? })
+            Some(KindProblem { kind: kind.clone(), failure: failing.failure.clone()? })
         };
         self.kinds.iter().filter_map(trouble).collect()
     }
 
     /// When [`troubles`](Self::troubles) change if nothing happens before.
     pub fn troubles_change_at(&self, now: Duration) -> Option<Duration> {
-        let sights = self.kinds.values().flat_map(BTreeMap::values);
-        sights.filter_map(Sight::told_at).filter(|at| *at > now).min()
+        let watch_health = self.kinds.values().flat_map(BTreeMap::values);
+        watch_health.filter_map(Sight::told_at).filter(|at| *at > now).min()
     }
 
     /// Each kind, and how it fails at present if it does.
@@ -136,7 +137,7 @@ impl Sights {
         self.kinds.iter().map(|(kind, scopes)| {
             let state = match scopes.values().find_map(|sight| sight.failure.as_ref()) {
                 Some(failure) => State::Failing(failure),
-                None if scopes.values().all(|sight| sight.synced) => State::Seen,
+                None if scopes.values().all(|sight| sight.synced) => State::Event,
                 None => State::Unseen,
             };
             (kind, state)
@@ -150,7 +151,7 @@ pub enum State<'a> {
     /// Not yet.
     Unseen,
     /// Wholly.
-    Seen,
+    Event,
     /// Not wholly, for this reason.
     Failing(&'a Failure),
 }
@@ -184,12 +185,12 @@ impl Sight {
         was_failing || interrupted.is_some()
     }
 
-    fn blind_until(&self, now: &Now) -> Duration {
+    fn release_blocked_until(&self, now: &Now) -> Duration {
         if self.failure.as_ref().is_some_and(|failure| !failure.is_transient()) {
             return Duration::ZERO;
         }
-        let failures = self.failures.blind_until(self.failure.is_some(), now);
-        failures.max(self.interruptions.blind_until(self.interrupted.is_some(), now))
+        let failures = self.failures.release_blocked_until(self.failure.is_some(), now);
+        failures.max(self.interruptions.release_blocked_until(self.interrupted.is_some(), now))
     }
 
     fn told_at(&self) -> Option<Duration> {
@@ -198,7 +199,7 @@ impl Sight {
     }
 }
 
-impl Spell {
+impl FailureWindow {
     /// The watch shows nothing.
     fn go_on(&mut self, now: &Now) {
         if self.until.is_none_or(|until| until + PATIENCE <= now.lease) {
@@ -214,7 +215,7 @@ impl Spell {
         self.caught_up_at = now.mono + catching_up;
     }
 
-    fn blind_until(&self, shows_nothing: bool, now: &Now) -> Duration {
+    fn release_blocked_until(&self, shows_nothing: bool, now: &Now) -> Duration {
         let patience = (self.patient_since + PATIENCE).since(now.lease);
         if self.until.is_none() || patience.is_zero() {
             return Duration::ZERO;
@@ -245,9 +246,9 @@ mod tests {
             lease: LeaseTime::from_duration(seconds(lease)),
             wall: Timestamp::UNIX_EPOCH,
             server: None,
-            silence: Duration::ZERO,
-            deaf: false,
-            unwritable: Duration::ZERO,
+            since_last_response: Duration::ZERO,
+            disconnected: false,
+            paused_unwritable: Duration::ZERO,
             doubted: Duration::ZERO,
         }
     }
@@ -256,122 +257,122 @@ mod tests {
         Failure::Other("503".to_owned())
     }
 
-    fn sights() -> (Sights, KindName, Scope) {
+    fn watch_health() -> (WatchHealth, KindName, Scope) {
         let kind: KindName = "secrets".into();
-        (Sights::new([kind.clone()], &[None]), kind, None)
+        (WatchHealth::new([kind.clone()], &[None]), kind, None)
     }
 
     #[test]
     fn a_kind_that_fails_for_a_moment_holds_up_releases_until_it_has_caught_up() {
-        let (mut sights, kind, scope) = sights();
-        sights.synced(&kind, &scope, &at(0));
-        assert_eq!(sights.blind_until("shop", &at(100)), Duration::ZERO);
-        sights.failing(&kind, &scope, transient(), &at(100));
-        assert_eq!(sights.blind_until("shop", &at(101)), seconds(130));
-        assert!(sights.resumed(&kind, &scope, &at(105)));
-        assert_eq!(sights.blind_until("shop", &at(105)), seconds(108));
+        let (mut watch_health, kind, scope) = watch_health();
+        watch_health.synced(&kind, &scope, &at(0));
+        assert_eq!(watch_health.release_blocked_until("shop", &at(100)), Duration::ZERO);
+        watch_health.failing(&kind, &scope, transient(), &at(100));
+        assert_eq!(watch_health.release_blocked_until("shop", &at(101)), seconds(130));
+        assert!(watch_health.resumed(&kind, &scope, &at(105)));
+        assert_eq!(watch_health.release_blocked_until("shop", &at(105)), seconds(108));
     }
 
     #[test]
     fn a_watch_that_is_opened_again_holds_up_releases_until_then_and_as_long_again() {
-        let (mut sights, kind, scope) = sights();
-        sights.synced(&kind, &scope, &at(0));
-        sights.interrupted(&kind, &scope, &at(290));
-        assert_eq!(sights.blind_until("shop", &at(290)), seconds(320));
-        assert_eq!(sights.troubles(seconds(319)), [], "people needn't know");
-        assert!(sights.resumed(&kind, &scope, &at(291)));
-        assert_eq!(sights.blind_until("shop", &at(291)), seconds(292));
-        sights.interrupted(&kind, &scope, &at(580));
-        assert!(sights.resumed(&kind, &scope, &at(580)));
-        assert_eq!(sights.blind_until("shop", &at(580)), seconds(580), "opened at once");
-        sights.interrupted(&kind, &scope, &at(870));
-        sights.synced(&kind, &scope, &at(890));
-        assert_eq!(sights.blind_until("shop", &at(890)), seconds(893), "listed slowly");
+        let (mut watch_health, kind, scope) = watch_health();
+        watch_health.synced(&kind, &scope, &at(0));
+        watch_health.interrupted(&kind, &scope, &at(290));
+        assert_eq!(watch_health.release_blocked_until("shop", &at(290)), seconds(320));
+        assert_eq!(watch_health.troubles(seconds(319)), [], "people needn't know");
+        assert!(watch_health.resumed(&kind, &scope, &at(291)));
+        assert_eq!(watch_health.release_blocked_until("shop", &at(291)), seconds(292));
+        watch_health.interrupted(&kind, &scope, &at(580));
+        assert!(watch_health.resumed(&kind, &scope, &at(580)));
+        assert_eq!(watch_health.release_blocked_until("shop", &at(580)), seconds(580), "opened at once");
+        watch_health.interrupted(&kind, &scope, &at(870));
+        watch_health.synced(&kind, &scope, &at(890));
+        assert_eq!(watch_health.release_blocked_until("shop", &at(890)), seconds(893), "listed slowly");
     }
 
     #[test]
     fn only_the_scope_whose_watch_is_opened_again_holds_up_releases() {
         let scopes = ["shop", "bank"].map(|scope| Some(scope.into()));
         let kind: KindName = "secrets".into();
-        let mut sights = Sights::new([kind.clone()], &scopes);
-        sights.interrupted(&kind, &scopes[0], &at(290));
-        assert_eq!(sights.blind_until("bank", &at(290)), Duration::ZERO);
-        assert_eq!(sights.blind_until("shop", &at(290)), seconds(320));
+        let mut watch_health = WatchHealth::new([kind.clone()], &scopes);
+        watch_health.interrupted(&kind, &scopes[0], &at(290));
+        assert_eq!(watch_health.release_blocked_until("bank", &at(290)), Duration::ZERO);
+        assert_eq!(watch_health.release_blocked_until("shop", &at(290)), seconds(320));
     }
 
     #[test]
     fn a_watch_that_cannot_be_opened_again_or_ends_all_the_time_holds_up_nothing_for_long() {
-        let (mut sights, kind, scope) = sights();
-        sights.interrupted(&kind, &scope, &at(100));
+        let (mut watch_health, kind, scope) = watch_health();
+        watch_health.interrupted(&kind, &scope, &at(100));
         for failed in [110, 125, 139] {
-            sights.failing(&kind, &scope, transient(), &at(failed));
-            assert_eq!(sights.blind_until("shop", &at(failed)), seconds(140));
+            watch_health.failing(&kind, &scope, transient(), &at(failed));
+            assert_eq!(watch_health.release_blocked_until("shop", &at(failed)), seconds(140));
         }
-        sights.failing(&kind, &scope, transient(), &at(141));
-        assert_eq!(sights.blind_until("shop", &at(141)), Duration::ZERO);
-        sights.resumed(&kind, &scope, &at(142));
+        watch_health.failing(&kind, &scope, transient(), &at(141));
+        assert_eq!(watch_health.release_blocked_until("shop", &at(141)), Duration::ZERO);
+        watch_health.resumed(&kind, &scope, &at(142));
         for ended in (200..230).step_by(2) {
-            sights.interrupted(&kind, &scope, &at(ended));
-            sights.resumed(&kind, &scope, &at(ended + 1));
+            watch_health.interrupted(&kind, &scope, &at(ended));
+            watch_health.resumed(&kind, &scope, &at(ended + 1));
         }
-        sights.interrupted(&kind, &scope, &at(230));
-        assert_eq!(sights.blind_until("shop", &at(230)), Duration::ZERO);
+        watch_health.interrupted(&kind, &scope, &at(230));
+        assert_eq!(watch_health.release_blocked_until("shop", &at(230)), Duration::ZERO);
     }
 
     #[test]
     fn a_watch_that_is_opened_again_uses_up_nothing_of_what_a_failure_may_take() {
-        let (mut sights, kind, scope) = sights();
-        sights.interrupted(&kind, &scope, &at(100));
-        sights.resumed(&kind, &scope, &at(101));
-        sights.failing(&kind, &scope, transient(), &at(120));
-        assert_eq!(sights.blind_until("shop", &at(120)), seconds(150));
-        assert_eq!(sights.troubles(seconds(124)), []);
+        let (mut watch_health, kind, scope) = watch_health();
+        watch_health.interrupted(&kind, &scope, &at(100));
+        watch_health.resumed(&kind, &scope, &at(101));
+        watch_health.failing(&kind, &scope, transient(), &at(120));
+        assert_eq!(watch_health.release_blocked_until("shop", &at(120)), seconds(150));
+        assert_eq!(watch_health.troubles(seconds(124)), []);
     }
 
     #[test]
     fn after_an_outage_a_kind_has_all_the_time_to_be_seen_again() {
-        let (mut sights, kind, scope) = sights();
-        sights.synced(&kind, &scope, &at(0));
+        let (mut watch_health, kind, scope) = watch_health();
+        watch_health.synced(&kind, &scope, &at(0));
         // The API server can't be reached for five minutes, and is heard again.
-        sights.failing(&kind, &scope, transient(), &at(100));
-        sights.failing(&kind, &scope, transient(), &heard(395, 100));
-        assert_eq!(sights.blind_until("shop", &heard(401, 101)), seconds(430));
-        assert!(sights.resumed(&kind, &scope, &heard(405, 105)));
-        assert_eq!(sights.blind_until("shop", &heard(405, 105)), seconds(408));
+        watch_health.failing(&kind, &scope, transient(), &at(100));
+        watch_health.failing(&kind, &scope, transient(), &heard(395, 100));
+        assert_eq!(watch_health.release_blocked_until("shop", &heard(401, 101)), seconds(430));
+        assert!(watch_health.resumed(&kind, &scope, &heard(405, 105)));
+        assert_eq!(watch_health.release_blocked_until("shop", &heard(405, 105)), seconds(408));
     }
 
     #[test]
     fn a_kind_that_fails_for_long_holds_up_nothing_even_if_it_recovers_now_and_then() {
-        let (mut sights, kind, scope) = sights();
+        let (mut watch_health, kind, scope) = watch_health();
         for begin in (0..60).step_by(5) {
-            sights.failing(&kind, &scope, transient(), &at(begin));
-            sights.resumed(&kind, &scope, &at(begin + 1));
+            watch_health.failing(&kind, &scope, transient(), &at(begin));
+            watch_health.resumed(&kind, &scope, &at(begin + 1));
         }
-        assert_eq!(sights.blind_until("shop", &at(60)), Duration::ZERO);
+        assert_eq!(watch_health.release_blocked_until("shop", &at(60)), Duration::ZERO);
     }
 
     #[test]
     fn a_kind_that_somebody_has_to_install_or_permit_holds_up_nothing() {
-        let (mut sights, kind, _) = sights();
+        let (mut watch_health, kind, _) = watch_health();
         for failure in [Failure::NoSuchKind, Failure::Forbidden("no".to_owned())] {
-            sights.unknown(&kind, &failure, &at(1));
-            assert_eq!(sights.blind_until("shop", &at(1)), Duration::ZERO);
-            assert_eq!(sights.unseen().count(), 0, "readiness doesn't wait for it");
+            watch_health.unknown(&kind, &failure, &at(1));
+            assert_eq!(watch_health.release_blocked_until("shop", &at(1)), Duration::ZERO);
+            assert_eq!(watch_health.unseen().count(), 0, "readiness doesn't wait for it");
         }
-        assert_eq!(sights.blind_until("shop", &at(1)), Duration::ZERO);
+        assert_eq!(watch_health.release_blocked_until("shop", &at(1)), Duration::ZERO);
     }
 
     #[test]
     fn people_hear_at_once_of_what_they_must_mend_and_later_of_what_may_pass() {
-        let (mut sights, kind, scope) = sights();
-        sights.failing(&kind, &scope, transient(), &at(10));
-        assert_eq!(sights.troubles(seconds(10)), []);
-        assert_eq!(sights.troubles_change_at(seconds(10)), Some(seconds(15)));
-        assert_eq!(sights.troubles(seconds(15)).len(), 1);
-        sights.failing(&kind, &scope, Failure::Forbidden("no".to_owned()), &at(16));
+        let (mut watch_health, kind, scope) = watch_health();
+        watch_health.failing(&kind, &scope, transient(), &at(10));
+        assert_eq!(watch_health.troubles(seconds(10)), []);
+        assert_eq!(watch_health.troubles_change_at(seconds(10)), Some(seconds(15)));
+        assert_eq!(watch_health.troubles(seconds(15)).len(), 1);
+        watch_health.failing(&kind, &scope, Failure::Forbidden("no".to_owned()), &at(16));
         let failure = Failure::Forbidden("no".to_owned());
-        assert_eq!(sights.troubles(seconds(16)), [Trouble { kind: kind.clone(), failure }]);
-        sights.synced(&kind, &scope, &at(17));
-        assert_eq!(sights.troubles(seconds(17)), []);
+        assert_eq!(watch_health.troubles(seconds(16)), [KindProblem { kind: kind.clone(), failure }]);
+        watch_health.synced(&kind, &scope, &at(17));
+        assert_eq!(watch_health.troubles(seconds(17)), []);
     }
 }

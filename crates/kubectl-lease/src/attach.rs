@@ -2,11 +2,8 @@
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, core::DynamicObject};
-use lessor_api::KeyForm;
-use lessor_api::attachment::Attachments;
-use lessor_client::Attachment;
-use lessor_client::Error;
-use lessor_client::Target;
+use lessor_api::{KeyForm, attachment::Attachments};
+use lessor_client::{Attachment, Error, Target};
 
 use crate::{
     connect::Session,

@@ -8,8 +8,7 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use lessor_client::FIELD_MANAGER;
-use lessor_client::LeaseClient;
+use lessor_client::{FIELD_MANAGER, LeaseClient};
 
 use crate::{
     duration,

@@ -2,9 +2,7 @@
 
 use std::{fmt, io, process::ExitCode};
 
-use lessor_client::Error;
-
-use lessor_client::Lost;
+use lessor_client::{Error, Lost};
 
 /// The exit codes, as `--help` explains them.
 pub(crate) const EXIT_CODES: &str = "\

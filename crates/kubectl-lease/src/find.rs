@@ -2,11 +2,8 @@
 
 use clap::Args;
 use kube::core::ApiResource;
-use lessor_api::LeaseName;
-use lessor_api::lease::Attached;
-use lessor_client::AttachedObject;
-use lessor_client::Error;
-use lessor_client::Reading;
+use lessor_api::{LeaseName, lease::Attached};
+use lessor_client::{AttachedObject, Error, Reading};
 use serde_json::{Value, json};
 
 use crate::{

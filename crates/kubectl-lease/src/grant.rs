@@ -2,17 +2,8 @@
 
 use std::time::Duration;
 
-use lessor_api::OnLoss;
-
-use lessor_api::PodSource;
-
-use lessor_api::RenewFrom;
-
-use lessor_api::SourceName;
-
-use lessor_client::Grant;
-
-use lessor_client::HeldLease;
+use lessor_api::{OnLoss, PodSource, RenewFrom, SourceName};
+use lessor_client::{Grant, HeldLease};
 
 use crate::{
     attach,

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use lessor_client::Beat;
-
-use lessor_client::HeldLease;
+use lessor_client::{Beat, HeldLease};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{

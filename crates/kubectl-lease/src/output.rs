@@ -4,8 +4,7 @@ use std::io::{self, IsTerminal, Write};
 
 use clap::{Args, ValueEnum};
 use lessor_api::Lease;
-use lessor_client::Reading;
-use lessor_client::State;
+use lessor_client::{Reading, State};
 use serde_json::{Value, json};
 
 use crate::{duration::short, failure::Outcome};

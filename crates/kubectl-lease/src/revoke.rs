@@ -6,8 +6,7 @@ use std::{
 };
 
 use clap::{ArgAction, Args as ClapArgs, builder::NonEmptyStringValueParser};
-use lessor_client::Error;
-use lessor_client::Reading;
+use lessor_client::{Error, Reading};
 
 use crate::{
     connect::Session,

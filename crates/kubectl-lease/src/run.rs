@@ -7,21 +7,7 @@ use std::{
     time::Duration,
 };
 
-use lessor_client::Beat;
-
-use lessor_client::Error;
-
-use lessor_client::HeldLease;
-
-use lessor_client::KeepAlive;
-
-use lessor_client::LeaseClient;
-
-use lessor_client::Lost;
-
-use lessor_client::Moment;
-
-use lessor_client::Pace;
+use lessor_client::{Beat, Error, HeldLease, KeepAlive, LeaseClient, Lost, Moment, Pace};
 use rustix::process::{
     Pid, Signal, getpgrp, getpid, kill_current_process_group, kill_process, kill_process_group,
 };

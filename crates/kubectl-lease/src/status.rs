@@ -5,14 +5,8 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, core::ObjectList};
-use lessor_api::GROUP;
-use lessor_api::Lessor;
-use lessor_api::VERSION;
-use lessor_api::lease::following;
-use lessor_client::Error;
-use lessor_client::Listing;
-use lessor_client::Reading;
-use lessor_client::State;
+use lessor_api::{GROUP, Lessor, VERSION, lease::following};
+use lessor_client::{Error, Listing, Reading, State};
 use serde_json::json;
 
 use crate::{

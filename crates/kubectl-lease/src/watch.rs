@@ -9,11 +9,8 @@ use kube::{
     Api,
     runtime::{WatchStreamExt, watcher, watcher::Event},
 };
-use lessor_api::Lease;
-use lessor_api::lease::condition;
-use lessor_client::Error;
-use lessor_client::Reading;
-use lessor_client::State;
+use lessor_api::{Lease, lease::condition};
+use lessor_client::{Error, Reading, State};
 
 use crate::{
     connect::Session,

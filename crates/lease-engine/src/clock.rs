@@ -22,8 +22,8 @@ use super::LeaseTime;
 /// the last sign of life is *held*: lease time goes on from where it stood.
 ///
 /// A server whose storage can't write (it is full, say) still answers and lists, but nobody can renew. So it is remembered
-/// that [it could not write](Self::could_not_write), and lease time runs on, for want of a better one, until something is
-/// [seen to be written](Self::wrote). Then it goes back to where it was at the last write before the failure, at most [a
+/// that [it could not write](Self::write_failed), and lease time runs on, for want of a better one, until something is
+/// [seen to be written](Self::write_observed). Then it goes back to where it was at the last write before the failure, at most [a
 /// minute](Self::DOUBT) before it. No lease may end in between: whoever ends leases makes sure by a write.
 ///
 /// # Guarantees
@@ -33,13 +33,13 @@ use super::LeaseTime;
 ///
 /// # Caveats
 /// It may step back: when an outage is noticed, to the last sign of life, and when the server can write again. While it [stands
-/// still](Self::stands_still), somebody must ask the server something, or it stands still for ever: at rest
+/// still](Self::is_paused), somebody must ask the server something, or it stands still for ever: at rest
 /// nobody would.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseClock {
     /// How much monotonic time was no lease time.
-    held: Duration,
-    last_life: Duration,
+    paused_total: Duration,
+    last_response: Duration,
     last_answer: Duration,
     suspect: bool,
     /// Lease time at the last write that was seen, whoever's it was.
@@ -47,7 +47,7 @@ pub struct LeaseClock {
     /// The server can't write, as far as is known: where lease time goes on once it can, and what was held when that was found.
     unable_since: Option<(Duration, Duration)>,
     /// How much was held since the server was found to be unable to write, until it could again.
-    unwritable: Duration,
+    paused_unwritable: Duration,
     /// When the requests were sent that nothing later excuses.
     out: BTreeMap<u64, Duration>,
 }
@@ -63,13 +63,13 @@ impl LeaseClock {
     /// A clock that reads zero at `mono` and runs.
     pub fn new(mono: Duration) -> Self {
         Self {
-            held: mono,
-            last_life: mono,
+            paused_total: mono,
+            last_response: mono,
             last_answer: mono,
             suspect: false,
             written: Duration::ZERO,
             unable_since: None,
-            unwritable: Duration::ZERO,
+            paused_unwritable: Duration::ZERO,
             out: BTreeMap::new(),
         }
     }
@@ -80,12 +80,12 @@ impl LeaseClock {
     }
 
     fn reads(&self, mono: Duration) -> Duration {
-        let at = if self.stands_still(mono) { self.last_life.min(mono) } else { mono };
-        at.saturating_sub(self.held)
+        let at = if self.is_paused(mono) { self.last_response.min(mono) } else { mono };
+        at.saturating_sub(self.paused_total)
     }
 
     /// Whether lease time stands still: ask the server something, then.
-    pub fn stands_still(&self, mono: Duration) -> bool {
+    pub fn is_paused(&self, mono: Duration) -> bool {
         let is_silent = Self::is_slow(self.last_answer, mono);
         self.suspect || is_silent && self.out.values().any(|sent| Self::is_slow(*sent, mono))
     }
@@ -93,17 +93,17 @@ impl LeaseClock {
     /// The monotonic time at which the clock will read `time` if nothing happens; `None` while it stands
     /// still.
     pub fn when(&self, time: LeaseTime, mono: Duration) -> Option<Duration> {
-        (!self.stands_still(mono)).then(|| time.since_start().saturating_add(self.held))
+        (!self.is_paused(mono)).then(|| time.since_start().saturating_add(self.paused_total))
     }
 
     /// When the server last gave a sign of life, in monotonic time.
-    pub fn last_life(&self) -> Duration {
-        self.last_life
+    pub fn last_response(&self) -> Duration {
+        self.last_response
     }
 
     /// How much monotonic time has been held so far, from the start of the clock's own zero.
-    pub fn held(&self) -> Duration {
-        self.held
+    pub fn paused_total(&self) -> Duration {
+        self.paused_total
     }
 
     /// A request goes out. Its id is the caller's choice, and greater than those of all that went out before.
@@ -114,11 +114,11 @@ impl LeaseClock {
     /// A request was answered, and well: whatever the answer says, the server was able to give it (so are
     /// 404, 409 or 422).
     pub fn answered(&mut self, request: u64, mono: Duration) {
-        if self.stands_still(mono) {
-            self.held += mono.saturating_sub(self.last_life);
+        if self.is_paused(mono) {
+            self.paused_total += mono.saturating_sub(self.last_response);
         }
         self.suspect = false;
-        self.last_life = self.last_life.max(mono);
+        self.last_response = self.last_response.max(mono);
         self.last_answer = self.last_answer.max(mono);
         if let Some(sent) = self.out.remove(&request) {
             // Of those that went out at the same moment, the later have the greater ids.
@@ -135,54 +135,54 @@ impl LeaseClock {
 
     /// A request was answered by an error that may be a matter of its object alone, as that of a webhook that fails: no sign of
     /// life, and no reason to doubt where there is none already. Before anything ends, try another write.
-    pub fn spoiled(&mut self, request: u64, mono: Duration) {
-        self.suspect |= self.stands_still(mono);
+    pub fn inconclusive(&mut self, request: u64, mono: Duration) {
+        self.suspect |= self.is_paused(mono);
         self.out.remove(&request);
     }
 
     /// The server failed to do a write that it can do whenever it can write at all, or may have. Tell of the request too,
     /// after this.
-    pub fn could_not_write(&mut self, mono: Duration) {
+    pub fn write_failed(&mut self, mono: Duration) {
         let now = self.reads(mono);
         let since = self.written.max(now.saturating_sub(Self::DOUBT)).min(now);
-        self.unable_since.get_or_insert((since, self.held));
+        self.unable_since.get_or_insert((since, self.paused_total));
     }
 
     /// The server has written something just now, for whomever.
-    pub fn wrote(&mut self, mono: Duration) {
-        if self.stands_still(mono) {
+    pub fn write_observed(&mut self, mono: Duration) {
+        if self.is_paused(mono) {
             return;
         }
-        self.unwritable = self.unwritable(mono);
+        self.paused_unwritable = self.paused_unwritable(mono);
         if let Some((since, _)) = self.unable_since.take() {
-            self.held = self.held.max(mono.saturating_sub(since));
+            self.paused_total = self.paused_total.max(mono.saturating_sub(since));
         }
         self.written = self.reads(mono);
     }
 
     /// How much was held so far since the server could not write, all times together: what is in doubt as if it could from now
     /// on.
-    pub fn unwritable(&self, mono: Duration) -> Duration {
-        self.unwritable + self.doubted(mono)
+    pub fn paused_unwritable(&self, mono: Duration) -> Duration {
+        self.paused_unwritable + self.tentative_pause(mono)
     }
 
     /// How much of that is in doubt: zero, unless the server can't write at present, as far as is known.
-    pub fn doubted(&self, mono: Duration) -> Duration {
-        let doubted = self.unable_since.map(|(since, held)| {
+    pub fn tentative_pause(&self, mono: Duration) -> Duration {
+        let tentative_pause = self.unable_since.map(|(since, paused_total)| {
             let no_lease_time = mono.saturating_sub(self.reads(mono).min(since));
-            no_lease_time.saturating_sub(held)
+            no_lease_time.saturating_sub(paused_total)
         });
-        doubted.unwrap_or_default()
+        tentative_pause.unwrap_or_default()
     }
 
     /// So much more of the time was no lease time, since the server could not write: another found that out.
-    pub fn hold(&mut self, unwritable: Duration) {
-        self.held += unwritable;
-        self.written = self.written.saturating_sub(unwritable);
+    pub fn hold(&mut self, paused_unwritable: Duration) {
+        self.paused_total += paused_unwritable;
+        self.written = self.written.saturating_sub(paused_unwritable);
         // Beside what this replica has found out so far.
-        if let Some((since, held)) = &mut self.unable_since {
-            *since = since.saturating_sub(unwritable);
-            *held += unwritable;
+        if let Some((since, paused_total)) = &mut self.unable_since {
+            *since = since.saturating_sub(paused_unwritable);
+            *paused_total += paused_unwritable;
         }
     }
 
@@ -196,20 +196,20 @@ impl LeaseClock {
     }
 
     /// A watch brought something, or ended cleanly.
-    pub fn heard(&mut self, mono: Duration) {
-        if !self.stands_still(mono) {
-            self.last_life = self.last_life.max(mono);
+    pub fn watch_event(&mut self, mono: Duration) {
+        if !self.is_paused(mono) {
+            self.last_response = self.last_response.max(mono);
         }
     }
 
     /// Whoever asks and listens wakes up, and should have at `due`. If that is long ago it was paused, and knows nothing of the time
     /// since: whatever would have shown an outage may have come and gone.
-    pub fn woke(&mut self, due: Duration, mono: Duration) {
+    pub fn resumed_after_pause(&mut self, due: Duration, mono: Duration) {
         if !Self::is_slow(due, mono) {
             return;
         }
         // What was heard before anybody could look is no sign of life of the whole pause.
-        self.last_life = if self.stands_still(mono) { self.last_life.min(due) } else { due };
+        self.last_response = if self.is_paused(mono) { self.last_response.min(due) } else { due };
         self.suspect = true;
     }
 
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn a_failed_request_stops_the_clock_at_the_last_sign_of_life_until_the_next_answer() {
         let mut clock = clock();
-        clock.heard(at(1000));
+        clock.watch_event(at(1000));
         clock.sent(1, at(1500));
         clock.failed(1);
         assert_eq!(reads(&clock, 9000), 1000);
@@ -265,96 +265,96 @@ mod tests {
     fn an_error_of_one_object_is_no_reason_to_doubt_and_no_sign_of_life() {
         let mut clock = clock();
         clock.sent(1, at(1000));
-        clock.spoiled(1, at(1100));
-        assert_eq!((reads(&clock, 9000), clock.last_life()), (9000, at(0)));
+        clock.inconclusive(1, at(1100));
+        assert_eq!((reads(&clock, 9000), clock.last_response()), (9000, at(0)));
         // Whoever says nothing else for so long may be unable to.
         clock.sent(2, at(9000));
-        clock.spoiled(2, at(12_000));
+        clock.inconclusive(2, at(12_000));
         assert_eq!(reads(&clock, 12_500), 0);
     }
 
     #[test]
     fn what_passes_until_the_server_can_write_again_is_no_lease_time_whatever_it_answers() {
         let mut clock = clock();
-        clock.heard(at(1000));
-        clock.wrote(at(1000));
+        clock.watch_event(at(1000));
+        clock.write_observed(at(1000));
         clock.sent(1, at(5000));
-        clock.could_not_write(at(5100));
+        clock.write_failed(at(5100));
         clock.failed(1);
         for request in 2..10 {
             let mono = at(4000 + 1000 * request);
             clock.sent(request, mono);
             clock.answered(request, mono);
-            clock.could_not_write(mono);
+            clock.write_failed(mono);
         }
         assert!(reads(&clock, 20_000) > 10_000, "it runs on");
-        clock.wrote(at(20_000));
+        clock.write_observed(at(20_000));
         assert_eq!(reads(&clock, 21_000), 2000);
-        clock.wrote(at(30_000));
+        clock.write_observed(at(30_000));
         assert_eq!(reads(&clock, 31_000), 12_000, "once");
     }
 
     #[test]
     fn what_another_found_out_is_held_beside_what_is_in_doubt() {
         let mut clock = clock();
-        clock.wrote(at(11_000));
-        clock.could_not_write(at(15_000));
-        assert_eq!(clock.unwritable(at(18_000)), at(7000), "as if it could be written from now on");
+        clock.write_observed(at(11_000));
+        clock.write_failed(at(15_000));
+        assert_eq!(clock.paused_unwritable(at(18_000)), at(7000), "as if it could be written from now on");
         clock.hold(at(3000));
-        assert_eq!((reads(&clock, 18_000), clock.unwritable(at(18_000))), (15_000, at(7000)));
-        clock.wrote(at(19_000));
-        assert_eq!((reads(&clock, 19_000), clock.unwritable(at(19_000))), (8000, at(8000)));
-        assert_eq!(clock.doubted(at(19_000)), at(0));
+        assert_eq!((reads(&clock, 18_000), clock.paused_unwritable(at(18_000))), (15_000, at(7000)));
+        clock.write_observed(at(19_000));
+        assert_eq!((reads(&clock, 19_000), clock.paused_unwritable(at(19_000))), (8000, at(8000)));
+        assert_eq!(clock.tentative_pause(at(19_000)), at(0));
         // The last write was before that, too.
         clock.hold(at(2000));
-        clock.could_not_write(at(20_000));
-        clock.wrote(at(21_000));
+        clock.write_failed(at(20_000));
+        clock.write_observed(at(21_000));
         assert_eq!(reads(&clock, 21_000), 6000);
     }
 
     #[test]
     fn what_is_held_as_silence_counts_too_where_a_write_fails() {
         let mut clock = clock();
-        clock.wrote(at(1000));
-        clock.heard(at(3000));
+        clock.write_observed(at(1000));
+        clock.watch_event(at(3000));
         clock.sent(1, at(9000));
-        clock.could_not_write(at(9100));
+        clock.write_failed(at(9100));
         clock.failed(1);
-        assert_eq!((reads(&clock, 9200), clock.unwritable(at(9200))), (3000, at(8200)));
+        assert_eq!((reads(&clock, 9200), clock.paused_unwritable(at(9200))), (3000, at(8200)));
         clock.answered(2, at(9500));
-        assert_eq!((reads(&clock, 9500), clock.unwritable(at(9500))), (3000, at(8500)));
-        clock.wrote(at(10_000));
-        assert_eq!((reads(&clock, 10_000), clock.unwritable(at(11_000))), (1000, at(9000)));
+        assert_eq!((reads(&clock, 9500), clock.paused_unwritable(at(9500))), (3000, at(8500)));
+        clock.write_observed(at(10_000));
+        assert_eq!((reads(&clock, 10_000), clock.paused_unwritable(at(11_000))), (1000, at(9000)));
     }
 
     #[test]
     fn how_long_the_server_could_not_write_before_it_was_tried_is_doubted_for_a_minute_at_most() {
         let mut clock = clock();
-        clock.wrote(at(1000));
-        clock.could_not_write(at(3_600_000));
-        clock.wrote(at(3_700_000));
+        clock.write_observed(at(1000));
+        clock.write_failed(at(3_600_000));
+        clock.write_observed(at(3_700_000));
         assert_eq!(reads(&clock, 3_700_000), 3_540_000);
     }
 
     #[test]
     fn what_a_deaf_replica_is_shown_to_be_written_counts_when_it_hears_again() {
         let mut clock = clock();
-        clock.wrote(at(1000));
-        clock.could_not_write(at(2000));
+        clock.write_observed(at(1000));
+        clock.write_failed(at(2000));
         clock.broke();
-        clock.wrote(at(5000));
+        clock.write_observed(at(5000));
         assert_eq!(reads(&clock, 5000), 0, "it stands still");
         clock.answered(1, at(6000));
-        clock.wrote(at(6500));
+        clock.write_observed(at(6500));
         assert_eq!(reads(&clock, 6500), 500, "what broke counts from the last sign of life, before that");
     }
 
     #[test]
     fn a_broken_watch_stops_the_clock_and_what_other_watches_bring_does_not_start_it() {
         let mut clock = clock();
-        clock.heard(at(1000));
+        clock.watch_event(at(1000));
         clock.broke();
-        clock.heard(at(2000));
+        clock.watch_event(at(2000));
         assert_eq!(reads(&clock, 2500), 1000);
         clock.answered(1, at(3000));
         assert_eq!(reads(&clock, 3500), 1500);
@@ -364,9 +364,9 @@ mod tests {
     fn a_request_that_hangs_stops_the_clock_after_a_second_whatever_a_watch_brings() {
         let mut clock = clock();
         clock.sent(1, at(5000));
-        clock.heard(at(5500));
+        clock.watch_event(at(5500));
         assert_eq!(reads(&clock, 6000), 6000);
-        clock.heard(at(6200));
+        clock.watch_event(at(6200));
         assert_eq!(reads(&clock, 6200), 5500);
         clock.answered(1, at(9500));
         assert_eq!(reads(&clock, 10_000), 6000);
@@ -440,7 +440,7 @@ mod tests {
         clock.sent(2, at(2000));
         clock.withdrawn(2, at(8000));
         assert_eq!(reads(&clock, 8000), 0);
-        assert!(clock.stands_still(at(8000)));
+        assert!(clock.is_paused(at(8000)));
     }
 
     #[test]
@@ -467,10 +467,10 @@ mod tests {
     #[test]
     fn a_pause_is_no_lease_time_from_when_it_was_to_wake_up() {
         let mut clock = clock();
-        clock.heard(at(1000));
-        clock.woke(at(3000), at(3900));
+        clock.watch_event(at(1000));
+        clock.resumed_after_pause(at(3000), at(3900));
         assert_eq!(reads(&clock, 4000), 4000);
-        clock.woke(at(5000), at(9000));
+        clock.resumed_after_pause(at(5000), at(9000));
         assert_eq!(reads(&clock, 9000), 5000);
         clock.answered(1, at(9100));
         assert_eq!(reads(&clock, 9200), 5100);
@@ -479,14 +479,14 @@ mod tests {
     #[test]
     fn what_is_heard_on_waking_up_does_not_hide_the_pause() {
         let mut clock = clock();
-        clock.heard(at(9000));
-        clock.woke(at(5000), at(9000));
+        clock.watch_event(at(9000));
+        clock.resumed_after_pause(at(5000), at(9000));
         assert_eq!(reads(&clock, 9000), 5000);
         clock.answered(1, at(9100));
         // It was silent before that already.
         clock.sent(2, at(10_000));
-        clock.heard(at(10_500));
-        clock.woke(at(20_000), at(25_000));
+        clock.watch_event(at(10_500));
+        clock.resumed_after_pause(at(20_000), at(25_000));
         clock.answered(2, at(25_000));
         assert_eq!(reads(&clock, 25_000), 6400);
     }
@@ -560,13 +560,13 @@ mod tests {
                             Event::Sent(id) => clock.sent(id, at(mono)),
                             Event::Answered(id) => clock.answered(id, at(mono)),
                             Event::Failed(id) => clock.failed(id),
-                            Event::Spoiled(id) => clock.spoiled(id, at(mono)),
-                            Event::CouldNotWrite => clock.could_not_write(at(mono)),
-                            Event::Wrote => clock.wrote(at(mono)),
+                            Event::Spoiled(id) => clock.inconclusive(id, at(mono)),
+                            Event::CouldNotWrite => clock.write_failed(at(mono)),
+                            Event::Wrote => clock.write_observed(at(mono)),
                             Event::Withdrawn(id) => clock.withdrawn(id, at(mono)),
-                            Event::Heard => clock.heard(at(mono)),
+                            Event::Heard => clock.watch_event(at(mono)),
                             Event::Broke => clock.broke(),
-                            Event::Woke(late) => clock.woke(at(mono.saturating_sub(late)), at(mono)),
+                            Event::Woke(late) => clock.resumed_after_pause(at(mono.saturating_sub(late)), at(mono)),
                             Event::Nothing => {}
                         }
                     }
@@ -588,7 +588,7 @@ mod tests {
                     request += 1;
                     clock.sent(request, at(mono));
                     clock.answered(request, at(mono + 10));
-                    clock.heard(at(mono + 50));
+                    clock.watch_event(at(mono + 50));
                     mono += 100;
                 }
                 let first = request + 1;

@@ -351,11 +351,7 @@ mod tests {
     use futures::StreamExt;
 
     use super::*;
-    use crate::IdGenerator;
-    use crate::ManualTimer;
-    use crate::MemoryItems;
-    use crate::MemoryStore;
-    use crate::Record;
+    use crate::{IdGenerator, ManualTimer, MemoryItems, MemoryStore, Record};
 
     type Shared<D = MemoryItems<&'static str>> = SharedLessor<u64, &'static str, MemoryStore<u64>, D>;
 

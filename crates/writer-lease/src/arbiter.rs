@@ -1,7 +1,6 @@
 //! The object that writers compete for, as the worker sees it, and one in memory.
 
-use std::future::Future;
-use std::sync::Arc;
+use std::{future::Future, sync::Arc};
 
 use tokio::sync::watch;
 

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::queue::Queue;
-use super::{Action, Config, Finish, Holder, Lane, Observation, Reason, Term, WorkResult};
+use super::{Action, Config, Finish, Holder, Lane, Observation, Reason, Term, WorkResult, queue::Queue};
 
 /// Terms on objects are believed up to this far above those of the arbitration object.
 const PLAUSIBLE_LEAD: Term = 1_000_000;

@@ -5,11 +5,12 @@
 
 use std::time::Duration;
 
-use proptest::collection::vec;
-use proptest::prelude::*;
+use proptest::{collection::vec, prelude::*};
 
-use super::simulation::{Fault, LEASE, Plan, run};
-use super::{Action, Config, Holder, Lane, WorkResult, WriterLease};
+use super::{
+    Action, Config, Holder, Lane, WorkResult, WriterLease,
+    simulation::{Fault, LEASE, Plan, run},
+};
 
 fn millis(range: std::ops::Range<u64>) -> impl Strategy<Value = Duration> {
     range.prop_map(Duration::from_millis)

@@ -1,7 +1,9 @@
 //! The work that waits or runs, ordered by when it may run and by when it fell due.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{Finish, Lane, Term};
 

@@ -1,8 +1,7 @@
 //! A world of writers around a server, with clocks that disagree and everything that may go wrong, on
 //! simulated time. It plays the shell for each machine, and checks at every step what must always hold.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{Action, Config, Holder, Lane, Observation, Reason, Term, WorkResult, WriterLease};
 

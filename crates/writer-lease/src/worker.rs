@@ -1,16 +1,14 @@
 //! The writer lease on tokio: runs closures when this writer leads.
 
-use std::collections::BTreeMap;
-use std::future::Future;
-use std::panic::resume_unwind;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::BTreeMap, future::Future, panic::resume_unwind, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+    time::{Instant, sleep_until, timeout, timeout_at},
+};
 
 use super::{
     Action, Arbiter, Config, Holder, Lane, Observation, State, Term, Verdict, WorkResult, WriterLease,

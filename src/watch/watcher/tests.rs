@@ -5,14 +5,14 @@ use std::{collections::VecDeque, sync::Arc};
 use futures::{FutureExt, stream};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::core::Status;
+use lessor_core::lease_object::NamespacedName;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::*;
-use lessor_core::lease_object::Place;
 
 /// An answer: events and then the end of the watch, or an HTTP status.
-enum Answer {
+enum Response {
     Events(Vec<Value>),
     Refused(u16),
     /// It doesn't come.
@@ -41,7 +41,7 @@ fn refusal(code: u16) -> kube::Error {
 }
 
 /// Watches while these answers last. Answers with what was seen, and with the versions that were asked for.
-async fn watch(answers: Vec<Answer>) -> (Vec<String>, Vec<String>) {
+async fn watch(answers: Vec<Response>) -> (Vec<String>, Vec<String>) {
     let answers = Arc::new(Mutex::new(VecDeque::from(answers)));
     let asked = Arc::new(Mutex::new(Vec::new()));
     let noted = asked.clone();
@@ -51,9 +51,9 @@ async fn watch(answers: Vec<Answer>) -> (Vec<String>, Vec<String>) {
         let answer = answers.lock().pop_front();
         async move {
             let events = match answer {
-                Some(Answer::Events(events)) => events,
-                Some(Answer::Refused(code)) => return Err(refusal(code)),
-                Some(Answer::None) | None => return std::future::pending().await,
+                Some(Response::Events(events)) => events,
+                Some(Response::Refused(code)) => return Err(refusal(code)),
+                Some(Response::None) | None => return std::future::pending().await,
             };
             let events: Vec<kube::Result<WatchEvent<ConfigMap>>> = events
                 .into_iter()
@@ -75,16 +75,17 @@ async fn watch(answers: Vec<Answer>) -> (Vec<String>, Vec<String>) {
     let keeping = watch.keep(|seen| {
         let name = |meta: &kube::core::ObjectMeta| meta.name.clone().unwrap_or_default();
         noted.lock().push(match &seen {
-            Seen::There(meta) => format!("there {}", name(meta)),
-            Seen::Gone(meta) => format!("gone {}", name(meta)),
-            Seen::All(places) => {
-                let names =
-                    ["a", "other"].into_iter().filter(|name| places.contains(&Place::new("shop", *name)));
+            Event::Applied(meta) => format!("there {}", name(meta)),
+            Event::Deleted(meta) => format!("gone {}", name(meta)),
+            Event::Synced(places) => {
+                let names = ["a", "other"]
+                    .into_iter()
+                    .filter(|name| places.contains(&NamespacedName::new("shop", *name)));
                 format!("all {}", names.collect::<Vec<_>>().join(" "))
             }
-            Seen::Interrupted => "interrupted".to_owned(),
-            Seen::Resumed => "resumed".to_owned(),
-            Seen::Failing(failure) => format!("failing: {failure}"),
+            Event::Interrupted => "interrupted".to_owned(),
+            Event::Resumed => "resumed".to_owned(),
+            Event::Failing(failure) => format!("failing: {failure}"),
         });
         async { true }
     });
@@ -102,7 +103,7 @@ async fn of_what_is_not_attached_nothing_is_passed_on_while_all_is_listed() {
         object("MODIFIED", "other", 4, false),
         object("DELETED", "a", 5, true),
     ];
-    let (seen, asked) = watch(vec![Answer::Events(events), Answer::None]).await;
+    let (seen, asked) = watch(vec![Response::Events(events), Response::None]).await;
     assert_eq!(seen, ["there a", "all a", "there other", "gone a", "interrupted"]);
     assert_eq!(asked, ["", "5"], "it goes on where it was");
 }
@@ -110,21 +111,25 @@ async fn of_what_is_not_attached_nothing_is_passed_on_while_all_is_listed() {
 #[tokio::test(start_paused = true)]
 async fn an_object_that_is_detached_while_all_is_listed_is_not_among_them() {
     let events = vec![object("ADDED", "a", 1, true), object("MODIFIED", "a", 2, false), listed(3)];
-    let (seen, _) = watch(vec![Answer::Events(events), Answer::None]).await;
+    let (seen, _) = watch(vec![Response::Events(events), Response::None]).await;
     assert_eq!(seen, ["there a", "all ", "interrupted"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_ends_in_good_order_says_so_until_it_is_open_again() {
-    let answers = vec![Answer::Events(vec![listed(3)]), Answer::Events(vec![]), Answer::None];
+    let answers = vec![Response::Events(vec![listed(3)]), Response::Events(vec![]), Response::None];
     let (seen, _) = watch(answers).await;
     assert_eq!(seen, ["all ", "interrupted", "resumed", "interrupted"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_is_open_again_says_so_though_nothing_changes() {
-    let answers =
-        vec![Answer::Events(vec![listed(3)]), Answer::Refused(503), Answer::Events(vec![]), Answer::None];
+    let answers = vec![
+        Response::Events(vec![listed(3)]),
+        Response::Refused(503),
+        Response::Events(vec![]),
+        Response::None,
+    ];
     let (seen, asked) = watch(answers).await;
     assert_eq!(seen, ["all ", "interrupted", "failing: says 503", "resumed", "interrupted"]);
     assert_eq!(asked, ["", "3", "3", "3"]);
@@ -133,9 +138,13 @@ async fn a_watch_that_is_open_again_says_so_though_nothing_changes() {
 #[tokio::test(start_paused = true)]
 async fn a_version_that_is_too_old_begins_anew_and_is_no_failure() {
     let gone = json!({"type": "ERROR", "object": {"code": 410, "status": "Failure", "message": "too old", "reason": "Expired"}});
-    for expired in [Answer::Refused(410), Answer::Events(vec![gone])] {
-        let answers =
-            vec![Answer::Events(vec![listed(3)]), expired, Answer::Events(vec![listed(9)]), Answer::None];
+    for expired in [Response::Refused(410), Response::Events(vec![gone])] {
+        let answers = vec![
+            Response::Events(vec![listed(3)]),
+            expired,
+            Response::Events(vec![listed(9)]),
+            Response::None,
+        ];
         let (seen, asked) = watch(answers).await;
         assert_eq!(seen.iter().filter(|seen| *seen == "all ").count(), 2, "{seen:?}");
         assert!(!seen.iter().any(|seen| seen.starts_with("failing")), "{seen:?}");
@@ -148,14 +157,14 @@ async fn a_version_that_is_too_old_begins_anew_and_is_no_failure() {
 async fn a_list_that_breaks_off_begins_anew() {
     let half = vec![object("ADDED", "a", 1, true)];
     let (seen, asked) =
-        watch(vec![Answer::Events(half), Answer::Events(vec![listed(3)]), Answer::None]).await;
+        watch(vec![Response::Events(half), Response::Events(vec![listed(3)]), Response::None]).await;
     assert_eq!(seen, ["there a", "all ", "interrupted"]);
     assert_eq!(asked, ["", "", "3"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_its_kind_a_watch_of_others_ends() {
-    let (seen, asked) = watch(vec![Answer::Refused(404), Answer::Events(vec![listed(3)])]).await;
+    let (seen, asked) = watch(vec![Response::Refused(404), Response::Events(vec![listed(3)])]).await;
     assert_eq!(seen, ["failing: the kind is not installed"]);
     assert_eq!(asked.len(), 1);
 }

@@ -3,25 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use lessor_api::{
+    attachment::{KEY_PREFIX, LEASE_ANNOTATION},
+    lease::FINALIZER,
+};
+use lessor_core::{
+    index::attachments::Removal,
+    request::{Request, Response},
+};
 use serde_json::Value;
 
-use lessor_api::attachment::KEY_PREFIX;
-
-use lessor_api::attachment::LEASE_ANNOTATION;
-
-use lessor_api::lease::FINALIZER;
-
-use lessor_core::index::attachments::Removal;
-
-use lessor_core::request::Answer;
-
-use lessor_core::request::Request;
-
-use crate::server::Server;
-
-use crate::server::attached_to;
-
-use crate::world::TTL;
+use crate::{
+    server::{Server, attached_to},
+    world::TTL,
+};
 
 /// A promise of the project, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -114,12 +109,12 @@ pub struct History {
     /// The first promise that was broken.
     pub broken: Option<(Promise, String)>,
     /// What has happened at all, so that a run that shows nothing can be told.
-    pub seen: Sights,
+    pub seen: WatchHealth,
 }
 
 /// What has happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Sights {
+pub struct WatchHealth {
     /// A lease ended by time.
     pub expired: bool,
     /// A lease was revoked.
@@ -193,18 +188,18 @@ impl History {
     pub fn after(
         &mut self,
         request: &Request,
-        answer: &Answer,
+        answer: &Response,
         before: &Server,
         server: &Server,
         sender: &Sender<'_>,
         now: u32,
     ) {
-        if let Answer::Refused(refusal) = answer {
+        if let Response::Refused(refusal) = answer {
             self.seen.conflict |= refusal.outcome() == "conflict";
             self.seen.deposed |= refusal.outcome() == "lower-term";
             return;
         }
-        if matches!(answer, Answer::Gone) {
+        if matches!(answer, Response::Gone) {
             return;
         }
         match request {

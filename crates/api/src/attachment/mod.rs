@@ -22,13 +22,15 @@ mod propagation;
 #[cfg(test)]
 mod tests;
 
+use name::shortened_to;
+
+use super::pointer::Pointer;
+
 pub use name::{Key, KeyFault, KeyForm, LeaseName, NameFault};
 pub use problem::{KeysFault, Problem};
 pub use propagation::{PROPAGATION_ANNOTATION, Propagation};
 
-use super::pointer::Pointer;
 pub(super) use name::shortened;
-use name::shortened_to;
 
 /// The annotation that attaches the whole object.
 pub const LEASE_ANNOTATION: &str = "lessor.dev/lease";

@@ -76,7 +76,7 @@ pub enum KeyFault {
 
 impl LeaseName {
     /// The name, shared with this.
-    pub(crate) fn shared(&self) -> Arc<str> {
+    pub fn shared(&self) -> Arc<str> {
         self.0.clone()
     }
 
@@ -138,7 +138,7 @@ fn is_data_key(key: &str) -> bool {
 }
 
 /// A text as a message shows it: cut, if it is long, where a character ends.
-pub(in crate) fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     shortened_to(SHOWN, text)
 }
 

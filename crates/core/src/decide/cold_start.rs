@@ -4,16 +4,16 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-
-use super::{
-    hearing::Now,
-    published::State,
-    record::{Record, from_millis, millis},
-    settings::Settings,
-    step::{granted_ttl, seconds, whole_seconds},
-};
-use lessor_api::Recorded;
 use lease_engine::LeaseTime;
+use lessor_api::Recorded;
+
+use crate::{
+    clocks::Now,
+    decide::lease::{granted_ttl, seconds, whole_seconds},
+    lease_object::{LeaseObject, from_millis, millis},
+    lease_status::State,
+    settings::Settings,
+};
 
 /// Times of the API are whole seconds, cut: what they show may be almost a second later.
 const RESOLUTION: Duration = Duration::from_secs(1);
@@ -30,13 +30,13 @@ pub struct Recovered {
 }
 
 /// The TTL that its status shows, in seconds.
-pub fn published_ttl(record: &Record) -> Option<i64> {
+pub fn published_ttl(record: &LeaseObject) -> Option<i64> {
     record.status.grant.map(|grant| grant.ttl_seconds)
 }
 
 /// The TTL that a lease was granted: what is published, even if this replica would have granted another. Replicas may
 /// have different settings, for a while at least, and a lease must not end before what its holder was promised.
-pub fn ttl_granted(record: &Record, settings: &Settings) -> Duration {
+pub fn ttl_granted(record: &LeaseObject, settings: &Settings) -> Duration {
     let ours = granted_ttl(record.ttl_seconds, settings);
     match published_ttl(record) {
         Some(published) if published != whole_seconds(ours) => seconds(published),
@@ -48,7 +48,7 @@ pub fn ttl_granted(record: &Record, settings: &Settings) -> Duration {
 ///
 /// Its TTL counts from the last renewal as the API server recorded it, by the API server's clock. Whatever of that is
 /// unsure makes the deadline later: the resolution of those times, and the skew between the clocks of API servers.
-pub fn recover(record: &Record, recorded: Recorded, now: &Now, settings: &Settings) -> Recovered {
+pub fn recover(record: &LeaseObject, recorded: Recorded, now: &Now, settings: &Settings) -> Recovered {
     let mut ttl = ttl_granted(record, settings);
     if recorded.renewed_unseen() {
         // No primary has promised anything since: what is asked for now is granted.
@@ -89,7 +89,7 @@ pub fn recover(record: &Record, recorded: Recorded, now: &Now, settings: &Settin
 }
 
 /// When the lease ends however often it is renewed: later rather than earlier, as far as clocks leave it open.
-pub fn end_by(record: &Record, recorded: Recorded, now: &Now, settings: &Settings) -> Option<LeaseTime> {
+pub fn end_by(record: &LeaseObject, recorded: Recorded, now: &Now, settings: &Settings) -> Option<LeaseTime> {
     let lifetime = seconds(record.max_lifetime_seconds()?);
     let lived = match (granted_at(record, recorded), now.server) {
         (Some(granted), Some(server)) => elapsed(granted, server),
@@ -103,7 +103,7 @@ fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
 }
 
 /// When a lease was granted: the request names when it was asked for, and may have been long on its way.
-fn granted_at(record: &Record, recorded: Recorded) -> Option<Timestamp> {
+fn granted_at(record: &LeaseObject, recorded: Recorded) -> Option<Timestamp> {
     record.status.grant.map(|grant| from_millis(grant.time)).max(recorded.granted)
 }
 
@@ -111,14 +111,14 @@ fn granted_at(record: &Record, recorded: Recorded) -> Option<Timestamp> {
 /// read that, and so do replicas where nothing is recorded.
 ///
 /// It is the API server's own record that counts, not when this replica saw the grant: its watch may be late too.
-pub fn granted_by(record: &Record, recorded: Recorded) -> Option<i64> {
+pub fn granted_by(record: &LeaseObject, recorded: Recorded) -> Option<i64> {
     let (grant, accepted) = (record.status.grant?, recorded.granted?);
     (elapsed(from_millis(grant.time), accepted) > RESOLUTION + RESOLUTION).then(|| millis(accepted))
 }
 
 /// The deadline that a published `expiryTime` stands for, as far as this machine's clock agrees with the writer's. It
 /// decides when to publish anew, never when to end.
-pub fn published_deadline(record: &Record, now: &Now) -> Option<LeaseTime> {
+pub fn published_deadline(record: &LeaseObject, now: &Now) -> Option<LeaseTime> {
     let expiry = from_millis(record.status.expiry?);
     Some(now.lease + elapsed(now.wall, expiry))
 }
@@ -154,7 +154,7 @@ mod tests {
                 "observedGeneration": 1, "grantedTTLSeconds": spec["ttlSeconds"], "grantTime": second(asked).to_string(),
             },
         }));
-        let record = Record::read(&lease.expect("a lease")).expect("a record");
+        let record = LeaseObject::read(&lease.expect("a lease")).expect("a record");
         let recorded = Recorded {
             granted: Some(second(granted)),
             renewed: Some(second(renewed)),
@@ -165,9 +165,9 @@ mod tests {
             lease: LeaseTime::from_duration(Duration::from_secs(heard)),
             wall: second(100),
             server: Some(second(100)),
-            silence: Duration::ZERO,
-            deaf: false,
-            unwritable: Duration::ZERO,
+            since_last_response: Duration::ZERO,
+            disconnected: false,
+            paused_unwritable: Duration::ZERO,
             doubted: Duration::ZERO,
         };
         let Recovered { remaining, end_by, .. } = recover(&record, recorded, &now, &Settings::default());

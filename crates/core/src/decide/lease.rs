@@ -5,17 +5,17 @@
 
 use std::time::Duration;
 
+use lease_engine::LeaseTime;
+use lessor_api::lease::Attached;
 use uuid::Uuid;
 
-use super::{
-    follow::Source,
-    hearing::Now,
-    published::{Followed, Grant, Published, Released, State},
-    record::{Record, from_millis, millis},
+use crate::{
+    clocks::Now,
+    index::sources::Source,
+    lease_object::{LeaseObject, from_millis, millis},
+    lease_status::{Followed, Grant, Released, State, StatusSnapshot},
     settings::Settings,
 };
-use lessor_api::lease::Attached;
-use lease_engine::LeaseTime;
 
 /// What the lessor in memory says of a lease that is granted.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,9 +51,9 @@ pub struct Following<'a> {
 
 /// All that a decision depends on.
 #[derive(Clone, Copy, Debug)]
-pub struct Situation<'a> {
+pub struct LeaseView<'a> {
     /// The lease as last seen.
-    pub record: &'a Record,
+    pub record: &'a LeaseObject,
     /// Whether it is known to have changed since.
     pub stale: bool,
     /// Whether this primary has yet to write to it.
@@ -86,32 +86,32 @@ pub struct Situation<'a> {
 
 /// What is next.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum NextStep {
     /// Nothing, until something changes.
     Rest,
     /// Nothing before this time, on the replica's clock.
     Wait(Duration),
     /// This, by whoever is primary; left undone, it is a reason to take over.
-    Act(Act),
+    Send(LeaseRequest),
     /// This, by the primary, when its budget for such writes allows.
-    Refresh(Box<Published>),
+    Refresh(Box<StatusSnapshot>),
 }
 
 /// A request for one lease.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Act {
+pub enum LeaseRequest {
     /// Read it: it has changed.
     Read,
     /// Put our finalizer in place.
     AddFinalizer,
     /// Write its status: the grant.
-    Grant(Box<Published>),
+    Grant(Box<StatusSnapshot>),
     /// Read what it follows: its time has run out, as far as is known.
     Confirm,
     /// Write its status: the end.
-    End(Box<Published>),
+    End(Box<StatusSnapshot>),
     /// Write its status: something its holder is waiting for.
-    Publish(Box<Published>),
+    Publish(Box<StatusSnapshot>),
     /// Take our finalizer away: it is released.
     RemoveFinalizer,
     /// Delete it.
@@ -123,11 +123,11 @@ const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// What a deadline may move by without being published anew.
 const TOLERANCE: Duration = Duration::from_millis(50);
 
-impl Situation<'_> {
+impl LeaseView<'_> {
     /// What is next.
-    pub fn step(&self) -> Step {
+    pub fn step(&self) -> NextStep {
         if self.stale {
-            return Step::Act(Act::Read);
+            return NextStep::Send(LeaseRequest::Read);
         }
         let record = self.record;
         if record.status.has_ended() {
@@ -136,28 +136,28 @@ impl Situation<'_> {
         if record.deleting {
             // Without our finalizer nobody waits for us, and the object goes by itself.
             return if record.has_finalizer {
-                Step::Act(Act::End(self.end(State::Revoked)))
+                NextStep::Send(LeaseRequest::End(self.end(State::Revoked)))
             } else {
-                Step::Rest
+                NextStep::Rest
             };
         }
         if !record.has_finalizer && !self.settings.dry_run {
-            return Step::Act(Act::AddFinalizer);
+            return NextStep::Send(LeaseRequest::AddFinalizer);
         }
         match self.held {
-            None if record.status.is_granted() => Step::Rest,
-            None => Step::Act(Act::Grant(self.grant())),
+            None if record.status.is_granted() => NextStep::Rest,
+            None => NextStep::Send(LeaseRequest::Grant(self.grant())),
             Some(held) if held.due => match self.following {
-                Some(following) if following.unread && !held.capped => Step::Act(Act::Confirm),
-                _ => Step::Act(Act::End(self.end(State::Expired))),
+                Some(following) if following.unread && !held.capped => NextStep::Send(LeaseRequest::Confirm),
+                _ => NextStep::Send(LeaseRequest::End(self.end(State::Expired))),
             },
             Some(held) => self.while_active(held),
         }
     }
 
-    fn while_active(&self, held: Held) -> Step {
+    fn while_active(&self, held: Held) -> NextStep {
         let (old, new) = (&self.record.status, self.current(held));
-        let pod = |status: &Published| status.follows().and_then(|follows| follows.uid);
+        let pod = |status: &StatusSnapshot| status.follows().and_then(|follows| follows.uid);
         let follows = old.follows().is_some() || new.follows().is_some();
         let awaited = old.state() != new.state()
             || old.remaining_seconds() != new.remaining_seconds()
@@ -168,11 +168,11 @@ impl Situation<'_> {
             || pod(old) != pod(&new)
             || self.nearer;
         if awaited {
-            return Step::Act(Act::Publish(Box::new(new)));
+            return NextStep::Send(LeaseRequest::Publish(Box::new(new)));
         }
         if old.follows() != new.follows() || old.expiry.is_some() != new.expiry.is_some() {
             // News for people, of which there may be much at once.
-            return Step::Refresh(Box::new(new));
+            return NextStep::Refresh(Box::new(new));
         }
 
         let mut wake = None;
@@ -181,7 +181,7 @@ impl Situation<'_> {
         if let (Some(deadline), Some(published)) = (held.deadline, self.published_deadline)
             && deadline + self.settings.max_clock_skew + COUNT_INTERVAL < published
         {
-            return Step::Refresh(Box::new(new));
+            return NextStep::Refresh(Box::new(new));
         }
         // Half of what was published is over, and renewals have moved the deadline since. Not twice within half a TTL,
         // though: what is published just before a renewal is old again soon after it.
@@ -192,14 +192,14 @@ impl Situation<'_> {
             let written = self.written_at.map_or(Duration::ZERO, |written| written.saturating_add(half));
             let next = self.mono_of(published).saturating_sub(half).max(written);
             if next <= self.now.mono {
-                return Step::Refresh(Box::new(new));
+                return NextStep::Refresh(Box::new(new));
             }
             at(next);
         }
         if old.attached != new.attached {
             let next = self.written_at.map_or(Duration::ZERO, |written| written + COUNT_INTERVAL);
             if next <= self.now.mono {
-                return Step::Refresh(Box::new(new));
+                return NextStep::Refresh(Box::new(new));
             }
             at(next);
         }
@@ -208,17 +208,17 @@ impl Situation<'_> {
         {
             at(self.mono_of(deadline).saturating_sub(warn));
         }
-        wake.map_or(Step::Rest, Step::Wait)
+        wake.map_or(NextStep::Rest, NextStep::Wait)
     }
 
-    fn after_the_end(&self) -> Step {
+    fn after_the_end(&self) -> NextStep {
         let record = self.record;
         if !record.has_finalizer {
             let stays = record.deleting || (record.retain && record.status.state() == Some(State::Expired));
-            return if stays { Step::Rest } else { Step::Act(Act::Delete) };
+            return if stays { NextStep::Rest } else { NextStep::Send(LeaseRequest::Delete) };
         }
         if self.releasing {
-            return Step::Act(Act::RemoveFinalizer);
+            return NextStep::Send(LeaseRequest::RemoveFinalizer);
         }
         if self.attached != Attached::default() {
             // What is attached to its name now may be meant for the next lease of that name. Once this is written, no release
@@ -226,27 +226,31 @@ impl Situation<'_> {
             if self.inherited {
                 let mut status = record.status.clone();
                 status.attached = Some(self.attached);
-                return Step::Act(Act::Publish(Box::new(status)));
+                return NextStep::Send(LeaseRequest::Publish(Box::new(status)));
             }
             return match self.hindrance {
                 Some((reason, message)) if !self.says_hindered(reason, message) => {
-                    Step::Refresh(self.released(false, reason, message))
+                    NextStep::Refresh(self.released(false, reason, message))
                 }
-                _ => Step::Rest,
+                _ => NextStep::Rest,
             };
         }
         if self.now.mono < self.linger_until {
-            return Step::Wait(self.linger_until);
+            return NextStep::Wait(self.linger_until);
         }
         let said = record.status.released().is_some_and(|(released, _)| released.done);
         if record.retain && !record.deleting && !said {
-            return Step::Act(Act::Publish(self.released(true, "Complete", "all that was attached is gone")));
+            return NextStep::Send(LeaseRequest::Publish(self.released(
+                true,
+                "Complete",
+                "all that was attached is gone",
+            )));
         }
-        Step::Act(Act::RemoveFinalizer)
+        NextStep::Send(LeaseRequest::RemoveFinalizer)
     }
 
     /// The status of the grant.
-    fn grant(&self) -> Box<Published> {
+    fn grant(&self) -> Box<StatusSnapshot> {
         let ttl = granted_ttl(self.record.ttl_seconds, self.settings);
         let time = millis(self.now.server.unwrap_or(self.now.wall));
         let mut status = self.record.status.clone();
@@ -263,7 +267,7 @@ impl Situation<'_> {
     }
 
     /// The status of the end.
-    fn end(&self, state: State) -> Box<Published> {
+    fn end(&self, state: State) -> Box<StatusSnapshot> {
         let wall = millis(self.now.wall);
         let mut status = self.record.status.clone();
         status.end = Some(wall);
@@ -277,11 +281,11 @@ impl Situation<'_> {
     }
 
     /// The status as it ought to be now.
-    fn current(&self, held: Held) -> Published {
+    fn current(&self, held: Held) -> StatusSnapshot {
         self.with_current(self.record.status.clone(), held)
     }
 
-    fn with_current(&self, mut status: Published, held: Held) -> Published {
+    fn with_current(&self, mut status: StatusSnapshot, held: Held) -> StatusSnapshot {
         let wall = millis(self.now.wall);
         status.observed_generation = Some(self.record.generation);
         status.attached = Some(self.attached);
@@ -322,7 +326,7 @@ impl Situation<'_> {
         status
     }
 
-    fn released(&self, done: bool, reason: &str, message: &str) -> Box<Published> {
+    fn released(&self, done: bool, reason: &str, message: &str) -> Box<StatusSnapshot> {
         let mut status = self.record.status.clone();
         status.attached = Some(self.attached);
         let released = Released { done, reason: reason.into(), message: message.into() };
@@ -369,15 +373,15 @@ fn rounded_up(duration: Duration) -> i64 {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::jiff::Timestamp;
+    use lessor_api::Lease;
     use serde_json::json;
 
     use super::*;
-    use lessor_api::Lease;
 
     const TTL: u64 = 10;
 
     /// What is next, `now` seconds after the start, for a lease that was renewed and published this long after it.
-    fn step(now: u64, renewed: u64, published: u64) -> Step {
+    fn step(now: u64, renewed: u64, published: u64) -> NextStep {
         let lease: Lease = serde_json::from_value(json!({
             "metadata": {
                 "namespace": "default", "name": "a", "uid": "6f0f6c6e-0000-4000-8000-000000000001",
@@ -394,7 +398,7 @@ mod tests {
             },
         }))
         .expect("a lease");
-        let record = Record::read(&lease).expect("a record");
+        let record = LeaseObject::read(&lease).expect("a record");
         let at = |seconds: u64| LeaseTime::from_duration(Duration::from_secs(seconds));
         let remaining = at(renewed + TTL).since(at(now));
         let held = Held {
@@ -411,12 +415,12 @@ mod tests {
             lease: at(now),
             wall: Timestamp::UNIX_EPOCH,
             server: None,
-            silence: Duration::ZERO,
-            deaf: false,
-            unwritable: Duration::ZERO,
+            since_last_response: Duration::ZERO,
+            disconnected: false,
+            paused_unwritable: Duration::ZERO,
             doubted: Duration::ZERO,
         };
-        let situation = Situation {
+        let situation = LeaseView {
             record: &record,
             stale: false,
             inherited: false,
@@ -439,18 +443,18 @@ mod tests {
 
     #[test]
     fn a_deadline_is_published_anew_once_less_than_half_is_left_of_what_was() {
-        assert_eq!(step(20, 20, 20), Step::Wait(Duration::from_secs(25)));
-        assert!(matches!(step(25, 24, 20), Step::Refresh(_)));
+        assert_eq!(step(20, 20, 20), NextStep::Wait(Duration::from_secs(25)));
+        assert!(matches!(step(25, 24, 20), NextStep::Refresh(_)));
     }
 
     #[test]
     fn a_deadline_is_published_anew_no_more_than_once_within_half_a_ttl() {
         // Less than half is left already at 24.
-        assert_eq!(step(24, 23, 20), Step::Wait(Duration::from_secs(25)));
+        assert_eq!(step(24, 23, 20), NextStep::Wait(Duration::from_secs(25)));
     }
 
     #[test]
     fn a_deadline_that_no_renewal_has_moved_is_not_published_again() {
-        assert_eq!(step(26, 19, 20), Step::Rest);
+        assert_eq!(step(26, 19, 20), NextStep::Rest);
     }
 }

@@ -13,28 +13,24 @@ use std::{
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::core::ApiResource;
+use kube_core::ApiResource;
+use lessor_api::{
+    Attachments, Key, KeyForm, LeaseName,
+    attachment::{
+        KEY_PREFIX, KEYS_ANNOTATION, LEASE_ANNOTATION, PROPAGATION_ANNOTATION, Propagation, annotations_after,
+    },
+    lease::Attached,
+};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::{
-    kinds::KindName,
-    names::Names,
-    record::{Place, Unreadable, Version, uid_of, version_of},
-    seldom::Seldom,
-    shown::Shown,
+use crate::{
+    attachable::KindName,
+    interner::Interner,
+    lease_object::{NamespacedName, ResourceVersion, Unreadable, uid_of, version_of},
+    listed_keys::ListedKeys,
+    sparse::Sparse,
 };
-use lessor_api::Attachments;
-use lessor_api::Key;
-use lessor_api::KeyForm;
-use lessor_api::LeaseName;
-use lessor_api::attachment::KEY_PREFIX;
-use lessor_api::attachment::KEYS_ANNOTATION;
-use lessor_api::attachment::LEASE_ANNOTATION;
-use lessor_api::attachment::PROPAGATION_ANNOTATION;
-use lessor_api::attachment::Propagation;
-use lessor_api::attachment::annotations_after;
-use lessor_api::lease::Attached;
 
 /// A kind whose objects can be attached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -82,7 +78,7 @@ pub struct ObjectId {
     /// Its kind.
     pub kind: Arc<Kind>,
     /// Where it lives.
-    pub place: Place,
+    pub place: NamespacedName,
 }
 
 /// All of a kind would be much to feed, and names say nearly as much.
@@ -141,7 +137,7 @@ pub struct Object {
     /// Its uid.
     pub uid: Uuid,
     /// The version that this shows.
-    pub version: Version,
+    pub version: ResourceVersion,
     /// The lease whose end deletes it as a whole.
     pub whole: Option<LeaseName>,
     /// How it is deleted.
@@ -150,7 +146,7 @@ pub struct Object {
     pub deleting: bool,
     /// Whether it is known to have changed since `version`: it must be read before anything is removed.
     pub stale: bool,
-    more: Seldom<More>,
+    more: Sparse<More>,
 }
 
 /// What few objects have.
@@ -174,7 +170,7 @@ pub enum Removal {
         /// The uid that must be there.
         uid: Uuid,
         /// The version that must be there.
-        version: Version,
+        version: ResourceVersion,
         /// What becomes of the objects that it owns.
         propagation: Propagation,
     },
@@ -183,7 +179,7 @@ pub enum Removal {
         /// The uid that must be there.
         uid: Uuid,
         /// The version that must be there.
-        version: Version,
+        version: ResourceVersion,
         /// JSON Pointers.
         keys: BTreeSet<Key>,
         /// Our annotations as they stand.
@@ -204,13 +200,13 @@ pub enum Removal {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// The leases whose attachments changed.
-    pub leases: Vec<Place>,
+    pub leases: Vec<NamespacedName>,
     /// Whether something is wrong with its annotations that wasn't before.
     pub new_problems: bool,
 }
 
 /// Whether an object with these annotations is attached to anything, or means to be.
-pub(super) fn is_attached(annotations: &BTreeMap<String, String>) -> bool {
+pub fn is_attached(annotations: &BTreeMap<String, String>) -> bool {
     annotations.contains_key(LEASE_ANNOTATION)
         || annotations.contains_key(KEYS_ANNOTATION)
         || annotations
@@ -221,10 +217,10 @@ pub(super) fn is_attached(annotations: &BTreeMap<String, String>) -> bool {
 
 /// The index.
 #[derive(Clone, Debug, Default)]
-pub struct AttachedObjects {
+pub struct AttachmentIndex {
     objects: HashMap<ObjectId, Object>,
-    by_lease: HashMap<Place, Attachees>,
-    namespaces: Names,
+    by_lease: HashMap<NamespacedName, Attachees>,
+    namespaces: Interner,
 }
 
 /// What is attached to one name of a lease: mostly one object.
@@ -241,7 +237,7 @@ struct Many {
     count: Attached,
 }
 
-impl AttachedObjects {
+impl AttachmentIndex {
     /// Takes in a version of an object.
     ///
     /// An older version than the one known changes nothing. An object that isn't attached is forgotten, and costs nothing.
@@ -276,7 +272,7 @@ impl AttachedObjects {
             && self.objects.get(id).is_none_or(|known| known.problems() != object.problems());
         let mut leases = self.forget(id);
         let namespace = self.namespaces.one(&id.place.namespace);
-        let place = Place { namespace, name: id.place.name.clone() };
+        let place = NamespacedName { namespace, name: id.place.name.clone() };
         let id = ObjectId { kind: id.kind.clone(), place };
         for (lease, attached) in counts_of(&id, &object) {
             self.link(&lease, &id, attached);
@@ -288,7 +284,7 @@ impl AttachedObjects {
         Ok(Applied { leases, new_problems })
     }
 
-    fn link(&mut self, lease: &Place, id: &ObjectId, attached: Attached) {
+    fn link(&mut self, lease: &NamespacedName, id: &ObjectId, attached: Attached) {
         let Some(attachees) = self.by_lease.get_mut(lease) else {
             self.by_lease.insert(lease.clone(), Attachees::One(id.clone()));
             return;
@@ -305,7 +301,7 @@ impl AttachedObjects {
         }
     }
 
-    fn unlink(&mut self, lease: &Place, id: &ObjectId, attached: Attached) {
+    fn unlink(&mut self, lease: &NamespacedName, id: &ObjectId, attached: Attached) {
         match self.by_lease.get_mut(lease) {
             Some(Attachees::Many(many)) if many.objects.len() > 1 => {
                 many.objects.remove(id);
@@ -318,14 +314,14 @@ impl AttachedObjects {
 
     /// Takes in that an object is gone, as of `version` (`None`: whatever version is known). Answers with the leases
     /// that it was attached to.
-    pub fn remove(&mut self, id: &ObjectId, version: Option<Version>) -> Vec<Place> {
+    pub fn remove(&mut self, id: &ObjectId, version: Option<ResourceVersion>) -> Vec<NamespacedName> {
         match (self.objects.get(id), version) {
             (Some(known), Some(version)) if known.version > version => Vec::new(),
             _ => self.forget(id),
         }
     }
 
-    fn forget(&mut self, id: &ObjectId) -> Vec<Place> {
+    fn forget(&mut self, id: &ObjectId) -> Vec<NamespacedName> {
         let Some(object) = self.objects.remove(id) else { return Vec::new() };
         let mut leases = Vec::new();
         for (lease, attached) in counts_of(id, &object) {
@@ -336,7 +332,7 @@ impl AttachedObjects {
     }
 
     /// The objects of `kind` in a namespace (`None`: in all of them) that a whole listing didn't show, in one order.
-    pub fn missing(&self, kind: &Kind, namespace: Option<&str>, shown: &Shown) -> Vec<ObjectId> {
+    pub fn missing(&self, kind: &Kind, namespace: Option<&str>, shown: &ListedKeys) -> Vec<ObjectId> {
         let mut missing: Vec<ObjectId> = self
             .objects
             .keys()
@@ -352,7 +348,7 @@ impl AttachedObjects {
 
     /// Takes in that a kind is there in another version (`None`: not at all): its objects will be shown anew. Answers
     /// with the leases touched.
-    pub fn forget_kind(&mut self, name: &str, except: Option<&Kind>) -> Vec<Place> {
+    pub fn forget_kind(&mut self, name: &str, except: Option<&Kind>) -> Vec<NamespacedName> {
         let is_old = |kind: &Kind| except != Some(kind) && *kind.name() == *name;
         let mut gone: Vec<ObjectId> = self.objects.keys().filter(|id| is_old(&id.kind)).cloned().collect();
         gone.sort_unstable();
@@ -370,7 +366,7 @@ impl AttachedObjects {
     }
 
     /// The objects attached to the lease at `place`, wholly or by keys, in one order.
-    pub fn of(&self, place: &Place) -> impl Iterator<Item = (&ObjectId, &Object)> {
+    pub fn of(&self, place: &NamespacedName) -> impl Iterator<Item = (&ObjectId, &Object)> {
         let (one, many) = match self.by_lease.get(place) {
             Some(Attachees::One(id)) => (Some(id), None),
             Some(Attachees::Many(many)) => (None, Some(&many.objects)),
@@ -381,7 +377,7 @@ impl AttachedObjects {
     }
 
     /// The names of leases that an object is attached to, as places.
-    pub fn leases_of(&self, id: &ObjectId) -> Vec<Place> {
+    pub fn leases_of(&self, id: &ObjectId) -> Vec<NamespacedName> {
         let object = self.objects.get(id);
         object.into_iter().flat_map(|object| counts_of(id, object)).map(|(lease, _)| lease).collect()
     }
@@ -392,7 +388,7 @@ impl AttachedObjects {
     }
 
     /// Feeds all that is known of all objects, in one order.
-    pub(super) fn digest(&self, state: &mut impl Hasher) {
+    pub(crate) fn hash_state(&self, state: &mut impl Hasher) {
         let mut ids: Vec<&ObjectId> = self.objects.keys().collect();
         ids.sort_unstable();
         for id in ids {
@@ -401,7 +397,7 @@ impl AttachedObjects {
     }
 
     /// How much is attached to the lease at `place`.
-    pub fn count(&self, place: &Place) -> Attached {
+    pub fn count(&self, place: &NamespacedName) -> Attached {
         match self.by_lease.get(place) {
             Some(Attachees::One(id)) => {
                 self.objects.get(id).map(|object| share_of(object, &place.name)).unwrap_or_default()
@@ -415,7 +411,7 @@ impl AttachedObjects {
     /// was committed. `None`: nothing is due.
     ///
     /// Everything due in one object goes with one request, whichever leases it belonged to.
-    pub fn removal(&self, id: &ObjectId, has_ended: impl Fn(&Place) -> bool) -> Option<Removal> {
+    pub fn removal(&self, id: &ObjectId, has_ended: impl Fn(&NamespacedName) -> bool) -> Option<Removal> {
         let object = self.objects.get(id)?;
         let ended = |name: &LeaseName| has_ended(&lease_at(id, name));
         // An object whose deletion is under way has finalizers of its own: nothing is left to ask for but its keys.
@@ -463,7 +459,7 @@ impl AttachedObjects {
 impl Object {
     fn read(
         meta: &ObjectMeta,
-        version: Version,
+        version: ResourceVersion,
         mut annotations: BTreeMap<String, String>,
         kind: &Kind,
     ) -> Result<Self, Unreadable> {
@@ -480,7 +476,7 @@ impl Object {
         if attachments.keys.is_empty() {
             annotations = BTreeMap::new();
         }
-        let more = Seldom::new(More { keys: attachments.keys, problems, hindrance: None, annotations });
+        let more = Sparse::new(More { keys: attachments.keys, problems, hindrance: None, annotations });
         Ok(Self {
             uid: uid_of(meta.uid.as_deref())?,
             version,
@@ -493,7 +489,7 @@ impl Object {
     }
 
     /// The leases that it is attached to, `id` being what it is called itself; each as often as it is named.
-    pub fn leases(&self, id: &ObjectId) -> impl Iterator<Item = Place> {
+    pub fn leases(&self, id: &ObjectId) -> impl Iterator<Item = NamespacedName> {
         self.whole.iter().chain(self.keys().values()).map(|name| lease_at(id, name))
     }
 
@@ -523,8 +519,8 @@ impl Object {
 }
 
 /// The lease of this name, for an object.
-fn lease_at(id: &ObjectId, name: &LeaseName) -> Place {
-    Place { namespace: id.place.namespace.clone(), name: name.shared() }
+fn lease_at(id: &ObjectId, name: &LeaseName) -> NamespacedName {
+    NamespacedName { namespace: id.place.namespace.clone(), name: name.shared() }
 }
 
 /// How much of an object is attached to the lease of this name.
@@ -538,8 +534,8 @@ fn share_of(object: &Object, lease: &str) -> Attached {
 }
 
 /// The leases that an object is attached to, in order, and what of it to each.
-fn counts_of(id: &ObjectId, object: &Object) -> BTreeMap<Place, Attached> {
-    let mut counts: BTreeMap<Place, Attached> = BTreeMap::new();
+fn counts_of(id: &ObjectId, object: &Object) -> BTreeMap<NamespacedName, Attached> {
+    let mut counts: BTreeMap<NamespacedName, Attached> = BTreeMap::new();
     if let Some(name) = &object.whole {
         counts.entry(lease_at(id, name)).or_default().objects += 1;
     }

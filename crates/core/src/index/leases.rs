@@ -6,31 +6,29 @@ use std::{
     time::Duration,
 };
 
+use lease_engine::{self, AboveMax, LeaseTime, Lessor, Rate};
+use lessor_api::Recorded;
 use uuid::Uuid;
 
-use super::{
-    follow::{LeaseState, Standing, Time, Turn},
-    hearing::Now,
-    names::Names,
-    record::{Place, Record},
-    recovery::{self, Recovered},
-    seldom::Seldom,
+use crate::{
+    clocks::Now,
+    decide::{
+        cold_start::{self, Recovered},
+        lease::{Held, granted_ttl, seconds},
+    },
+    index::sources::{LeaseState, Standing, Time, Turn},
+    interner::Interner,
+    lease_object::{LeaseObject, NamespacedName},
+    listed_keys::ListedKeys,
     settings::Settings,
-    shown::Shown,
-    step::{Held, granted_ttl, seconds},
+    sparse::Sparse,
 };
-use lessor_api::Recorded;
-use lease_engine;
-use lease_engine::AboveMax;
-use lease_engine::LeaseTime;
-use lease_engine::Lessor;
-use lease_engine::Rate;
 
 /// A lease, and what is remembered of it beside its object.
 #[derive(Clone, Debug, Hash)]
 pub struct Entry {
     /// The object as last seen.
-    pub record: Record,
+    pub record: LeaseObject,
     /// Whether the object is known to have changed since.
     pub stale: bool,
     /// The deadline that `status.expiryTime` stands for.
@@ -51,7 +49,7 @@ pub struct Entry {
     /// late, whatever its answer was: what is attached from then on may be meant for the next lease of this name.
     pub releasing: bool,
     /// What few leases have at a time.
-    pub more: Seldom<More>,
+    pub more: Sparse<More>,
 }
 
 /// What is remembered of a lease while something happens to it.
@@ -122,36 +120,42 @@ pub struct Change {
 
 /// All leases.
 #[derive(Clone)]
-pub struct Leases {
+pub struct LeaseIndex {
     /// Boxed, since a table of which up to half is empty would double what they take.
     entries: HashMap<Uuid, Box<Entry>>,
-    places: HashMap<Place, Uuid>,
+    places: HashMap<NamespacedName, Uuid>,
     /// Those that answers say are gone, until the watch says so too: what it shows of them meanwhile is old.
-    buried: HashMap<Uuid, Place>,
-    namespaces: Names,
+    buried: HashMap<Uuid, NamespacedName>,
+    namespaces: Interner,
     lessor: Lessor<Uuid>,
 }
 
-impl Leases {
+impl LeaseIndex {
     /// No leases.
     pub fn new(settings: &Settings) -> Self {
         // No bounds of its own: what another primary granted under other settings is held as it was granted.
-        let lessor = Lessor::new(lessor::Config {
+        let lessor = Lessor::new(lease_engine::Config {
             above_max: AboveMax::Clamp,
             expiry_rate: Some(Rate::new(settings.expiry_rate, settings.expiry_rate)),
-            ..lessor::Config::default()
+            ..lease_engine::Config::default()
         });
         Self {
             entries: HashMap::new(),
             places: HashMap::new(),
             buried: HashMap::new(),
-            namespaces: Names::default(),
+            namespaces: Interner::default(),
             lessor,
         }
     }
 
     /// Takes in a version of a lease. An older one than the one known changes nothing.
-    pub fn apply(&mut self, record: Record, recorded: Recorded, now: &Now, settings: &Settings) -> Change {
+    pub fn apply(
+        &mut self,
+        record: LeaseObject,
+        recorded: Recorded,
+        now: &Now,
+        settings: &Settings,
+    ) -> Change {
         let uid = record.uid;
         if self.buried.contains_key(&uid) {
             return Change { stale_news: true, ..Change::default() };
@@ -184,7 +188,7 @@ impl Leases {
         let mut change = Change { status_written: old.status != new.status, ..Change::default() };
         if change.status_written {
             entry.written_at = Some(now.mono);
-            entry.published_deadline = recovery::published_deadline(new, now);
+            entry.published_deadline = cold_start::published_deadline(new, now);
             entry.nearer = false;
             if let Some(by) = entry.granted_by()
                 && new.status.grant.is_none_or(|grant| grant.time >= by)
@@ -206,7 +210,7 @@ impl Leases {
             if new.status.is_granted() {
                 // Just granted: its time runs from now on, a little after the grant.
                 grant(&mut self.lessor, new, now, settings);
-                if let Some(by) = recovery::granted_by(new, recorded) {
+                if let Some(by) = cold_start::granted_by(new, recorded) {
                     entry.more.change(|more| more.granted_by = Some(by));
                 }
                 change.granted = true;
@@ -217,19 +221,19 @@ impl Leases {
         let before = self.lessor.deadline(uid);
         change.renewed = old.is_renewed_by(new);
         let held = self.lessor.lookup(uid).map(|lease| lease.ttl.as_duration());
-        let ttl = if recovery::published_ttl(&old) != recovery::published_ttl(new) {
-            recovery::ttl_granted(new, settings)
+        let ttl = if cold_start::published_ttl(&old) != cold_start::published_ttl(new) {
+            cold_start::ttl_granted(new, settings)
         } else if old.ttl_seconds != new.ttl_seconds {
             // Until the primary publishes what it grants.
             granted_ttl(new.ttl_seconds, settings)
         } else {
-            held.unwrap_or_else(|| recovery::ttl_granted(new, settings))
+            held.unwrap_or_else(|| cold_start::ttl_granted(new, settings))
         };
         if change.renewed || held != Some(ttl) {
             expect(new, self.lessor.renew_with(uid, ttl.into(), now.lease));
         }
         if old.max_lifetime_seconds() != new.max_lifetime_seconds() {
-            expect(new, self.lessor.set_end_by(uid, recovery::end_by(new, recorded, now, settings)));
+            expect(new, self.lessor.set_end_by(uid, cold_start::end_by(new, recorded, now, settings)));
         }
         if old.suspend || new.suspend || entry.standing != Standing::Running {
             stand(&mut self.lessor, entry, now);
@@ -247,7 +251,13 @@ impl Leases {
         change
     }
 
-    fn insert(&mut self, mut record: Record, recorded: Recorded, now: &Now, settings: &Settings) -> Change {
+    fn insert(
+        &mut self,
+        mut record: LeaseObject,
+        recorded: Recorded,
+        now: &Now,
+        settings: &Settings,
+    ) -> Change {
         let uid = record.uid;
         let ended = record.status.has_ended();
         if record.status.is_granted() && !ended {
@@ -257,7 +267,7 @@ impl Leases {
         self.places.insert(record.place.clone(), uid);
         let linger_until = ended.then(|| now.mono + settings.linger);
         let entry = Entry {
-            published_deadline: recovery::published_deadline(&record, now),
+            published_deadline: cold_start::published_deadline(&record, now),
             nearer: false,
             record,
             stale: false,
@@ -267,7 +277,7 @@ impl Leases {
             handed_out: false,
             standing: Standing::Running,
             releasing: false,
-            more: Seldom::new(More { linger_until, ..More::default() }),
+            more: Sparse::new(More { linger_until, ..More::default() }),
         };
         self.entries.insert(uid, Box::new(entry));
         Change { new: true, ended, ..Change::default() }
@@ -323,7 +333,7 @@ impl Leases {
     }
 
     /// How a lease stands, for those that follow it; `complete`: all leases have been seen.
-    pub fn state_at(&self, place: &Place, complete: bool) -> LeaseState {
+    pub fn state_at(&self, place: &NamespacedName, complete: bool) -> LeaseState {
         let Some((uid, entry)) = self.at(place) else {
             return if complete { LeaseState::Missing } else { LeaseState::Unknown };
         };
@@ -338,7 +348,7 @@ impl Leases {
     }
 
     /// How long ago the lease of this name was granted or renewed last, as far as that's known, and no longer than it was.
-    pub fn since_renewal(&self, place: &Place, now: &Now) -> Option<Duration> {
+    pub fn since_renewal(&self, place: &NamespacedName, now: &Now) -> Option<Duration> {
         let (uid, _) = self.at(place)?;
         let lease = self.lessor.lookup(uid)?;
         // A cap says nothing about renewals.
@@ -361,8 +371,9 @@ impl Leases {
 
     /// Takes in that a watch has shown all leases there are in a namespace (`None`: in all): these. What was there when the
     /// list began may be buried since, and then the watch has yet to show how it ended.
-    pub fn all_shown(&mut self, namespace: Option<&str>, shown: &Shown) {
-        let elsewhere = |place: &Place| namespace.is_some_and(|namespace| *place.namespace != *namespace);
+    pub fn all_shown(&mut self, namespace: Option<&str>, shown: &ListedKeys) {
+        let elsewhere =
+            |place: &NamespacedName| namespace.is_some_and(|namespace| *place.namespace != *namespace);
         self.buried.retain(|_, place| elsewhere(place) || shown.contains(place));
     }
 
@@ -388,7 +399,7 @@ impl Leases {
     }
 
     /// The leases in a namespace (`None`: in all) that a whole listing of it didn't show.
-    pub fn missing(&self, namespace: Option<&str>, shown: &Shown) -> Vec<Uuid> {
+    pub fn missing(&self, namespace: Option<&str>, shown: &ListedKeys) -> Vec<Uuid> {
         let is_missing = |entry: &Entry| {
             let place = &entry.record.place;
             namespace.is_none_or(|namespace| *place.namespace == *namespace) && !shown.contains(place)
@@ -410,7 +421,7 @@ impl Leases {
     }
 
     /// The lease that has this name now.
-    pub fn at(&self, place: &Place) -> Option<(Uuid, &Entry)> {
+    pub fn at(&self, place: &NamespacedName) -> Option<(Uuid, &Entry)> {
         let uid = self.places.get(place)?;
         Some((*uid, self.get(uid)?))
     }
@@ -431,7 +442,7 @@ impl Leases {
     }
 
     /// Feeds all that is known of all leases, in one order.
-    pub(super) fn digest(&self, state: &mut impl Hasher) {
+    pub(crate) fn hash_state(&self, state: &mut impl Hasher) {
         let mut uids: Vec<&Uuid> = self.entries.keys().collect();
         uids.sort_unstable();
         for uid in uids {
@@ -530,7 +541,7 @@ impl Leases {
 const AT_ONCE: usize = 1024;
 
 /// Says so if the lessor refuses what it has no reason to refuse.
-fn expect<T>(record: &Record, result: Result<T, lessor::Error>) {
+fn expect<T>(record: &LeaseObject, result: Result<T, lease_engine::Error>) {
     if let Err(error) = result {
         tracing::error!(lease = %record.place, %error, "lessor and API disagree");
     }
@@ -561,8 +572,8 @@ fn take_back(lessor: &mut Lessor<Uuid>, uid: Uuid) {
 }
 
 /// Puts a lease that was granted just now into the lessor.
-fn grant(lessor: &mut Lessor<Uuid>, record: &Record, now: &Now, settings: &Settings) {
-    let ttl = recovery::ttl_granted(record, settings);
+fn grant(lessor: &mut Lessor<Uuid>, record: &LeaseObject, now: &Now, settings: &Settings) {
+    let ttl = cold_start::ttl_granted(record, settings);
     expect(record, lessor.grant(record.uid, ttl.into(), now.lease));
     let cap = record.max_lifetime_seconds().map(|lifetime| now.lease + seconds(lifetime));
     expect(record, lessor.set_end_by(record.uid, cap));
@@ -572,8 +583,14 @@ fn grant(lessor: &mut Lessor<Uuid>, record: &Record, now: &Now, settings: &Setti
 }
 
 /// Puts a lease into the lessor that was granted before this replica knew of it.
-fn restore(lessor: &mut Lessor<Uuid>, record: &Record, recorded: Recorded, now: &Now, settings: &Settings) {
-    let Recovered { ttl, remaining, end_by } = recovery::recover(record, recorded, now, settings);
+fn restore(
+    lessor: &mut Lessor<Uuid>,
+    record: &LeaseObject,
+    recorded: Recorded,
+    now: &Now,
+    settings: &Settings,
+) {
+    let Recovered { ttl, remaining, end_by } = cold_start::recover(record, recorded, now, settings);
     expect(record, lessor.restore(record.uid, ttl.into(), remaining, now.lease));
     expect(record, lessor.set_end_by(record.uid, end_by));
     if record.suspend {

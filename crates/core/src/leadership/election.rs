@@ -23,19 +23,15 @@ use std::{
 };
 
 use k8s_openapi::jiff::Timestamp;
+use lessor_api::{Lessor, LessorStatus, time};
 use serde_json::{Value, json};
+use writer_lease::{Holder, Reason, Term};
 
-use super::{
-    record::{Unreadable, Version, version_of},
+use crate::{
+    lease_object::{ResourceVersion, Unreadable, version_of},
     replica::Work,
-    request::{Answer, Refusal, Request},
+    request::{Request, RequestError, Response},
 };
-use lessor_api::Lessor;
-use lessor_api::LessorStatus;
-use lessor_api::time;
-use writer_lease::Holder;
-use writer_lease::Reason;
-use writer_lease::Term;
 
 /// The `Lessor` as last seen.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,7 +39,7 @@ pub struct Known {
     /// Which object it is: somebody may delete it, and another is made.
     pub uid: Option<String>,
     /// The version that this is.
-    pub version: Version,
+    pub version: ResourceVersion,
     /// Its status.
     pub status: LessorStatus,
 }
@@ -56,7 +52,7 @@ impl Known {
 
     /// For how long altogether nothing could be written.
     pub fn held(&self) -> Duration {
-        let held = self.status.held_milliseconds.map(u64::try_from);
+        let held = self.status.paused_milliseconds.map(u64::try_from);
         held.and_then(Result::ok).map_or(Duration::ZERO, Duration::from_millis)
     }
 
@@ -86,7 +82,7 @@ impl Statement {
         LessorStatus {
             leases: i64::try_from(self.leases).ok(),
             // Most have never held anything.
-            held_milliseconds: i64::try_from(held.as_millis()).ok().filter(|held| *held > 0),
+            paused_milliseconds: i64::try_from(held.as_millis()).ok().filter(|held| *held > 0),
             ..known.status.clone()
         }
     }
@@ -94,18 +90,18 @@ impl Statement {
 
 /// What is to be done next in an arbitration.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Move {
+pub enum ElectionStep {
     /// Send this, and come back with the answer.
     Send(Request),
     /// Look at this work afresh, and come back with whether it is still undone.
     Check(Work),
     /// It is decided.
-    Decided(Verdict),
+    Decided(Outcome),
 }
 
 /// How an arbitration ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Outcome {
     /// This replica is primary still.
     Proved(Term),
     /// This replica is primary now.
@@ -117,7 +113,7 @@ pub enum Verdict {
     /// Nobody knows; to be tried again.
     Failed,
     /// There is no kind `Lessor` any more, so nobody can be primary in our place.
-    Orphaned(Term),
+    CrdMissing(Term),
 }
 
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -128,14 +124,14 @@ enum Stage {
     Claiming {
         term: Term,
         reason: Reason<Work>,
-        before: Option<Version>,
+        before: Option<ResourceVersion>,
     },
     Resigning,
 }
 
 /// The arbitration of one replica: one at a time.
 #[derive(Clone, Debug)]
-pub struct Arbitration {
+pub struct Election {
     identity: String,
     known: Option<Known>,
     stage: Stage,
@@ -143,7 +139,7 @@ pub struct Arbitration {
     claiming: Term,
 }
 
-impl Arbitration {
+impl Election {
     /// Competes under this name.
     pub fn new(identity: impl Into<String>) -> Self {
         Self { identity: identity.into(), known: None, stage: Stage::Idle, claiming: 0 }
@@ -160,11 +156,11 @@ impl Arbitration {
     }
 
     /// Feeds all that decides what is next.
-    pub(super) fn digest(&self, state: &mut impl Hasher) {
+    pub(crate) fn hash_state(&self, state: &mut impl Hasher) {
         let known = self.known.as_ref();
         known
             .map(|known| {
-                (known.version, &known.status.primary, known.status.term, known.status.held_milliseconds)
+                (known.version, &known.status.primary, known.status.term, known.status.paused_milliseconds)
             })
             .hash(state);
         (&self.stage, self.claiming).hash(state);
@@ -201,16 +197,16 @@ impl Arbitration {
 
     /// Begins a proof that this replica is primary under `term`. If the `Lessor` has been deleted since, it becomes a
     /// claim of a new one.
-    pub fn prove(&mut self, term: Term, said: &Statement) -> Move {
+    pub fn prove(&mut self, term: Term, said: &Statement) -> ElectionStep {
         self.stage = Stage::Proving(term);
         self.write_proof(term, said)
     }
 
     /// Begins a claim.
-    pub fn claim(&mut self, term: Term, reason: Reason<Work>) -> Move {
+    pub fn claim(&mut self, term: Term, reason: Reason<Work>) -> ElectionStep {
         let before = self.known.as_ref().map(|known| known.version);
         self.stage = Stage::Claiming { term, reason, before };
-        Move::Send(Request::ReadLessor)
+        ElectionStep::Send(Request::ReadLessor)
     }
 
     /// Begins the release; `None` if there is nothing to release.
@@ -222,36 +218,38 @@ impl Arbitration {
     }
 
     /// Goes on with the answer to what was sent last. What it shows must have been [seen](Self::see) before.
-    pub fn answered(&mut self, answer: &Answer, was: &Request, said: &Statement) -> Move {
+    pub fn answered(&mut self, answer: &Response, was: &Request, said: &Statement) -> ElectionStep {
         let wrote = matches!(was, Request::WriteLessor { .. });
         match (answer, self.stage.clone()) {
-            (_, Stage::Idle) => Move::Decided(Verdict::Failed),
-            (_, Stage::Resigning) => self.decide(Verdict::Lost),
-            (Answer::Lessor(_), Stage::Proving(term)) if wrote => self.decide(Verdict::Proved(term)),
-            (Answer::Lessor(_), Stage::Claiming { .. }) if wrote => {
-                self.decide(Verdict::Claimed(self.claiming))
+            (_, Stage::Idle) => ElectionStep::Decided(Outcome::Failed),
+            (_, Stage::Resigning) => self.decide(Outcome::Lost),
+            (Response::Lessor(_), Stage::Proving(term)) if wrote => self.decide(Outcome::Proved(term)),
+            (Response::Lessor(_), Stage::Claiming { .. }) if wrote => {
+                self.decide(Outcome::Claimed(self.claiming))
             }
-            (Answer::Lessor(_), Stage::Proving(term)) => self.write_proof(term, said),
-            (Answer::Lessor(_), Stage::Claiming { reason, before, .. }) => {
+            (Response::Lessor(_), Stage::Proving(term)) => self.write_proof(term, said),
+            (Response::Lessor(_), Stage::Claiming { reason, before, .. }) => {
                 self.read_for_claim(reason, before, said)
             }
-            (Answer::Gone | Answer::Deleted, _) => {
+            (Response::Gone | Response::Deleted, _) => {
                 self.known = None;
-                Move::Send(Request::CreateLessor)
+                ElectionStep::Send(Request::CreateLessor)
             }
             // Somebody wrote it meanwhile, perhaps an earlier self: look who.
-            (Answer::Refused(Refusal::Conflict | Refusal::LowerTerm), _) => Move::Send(Request::ReadLessor),
-            (Answer::Refused(Refusal::NoSuchKind), Stage::Proving(term)) => {
-                self.decide(Verdict::Orphaned(term))
+            (Response::Refused(RequestError::Conflict | RequestError::LowerTerm), _) => {
+                ElectionStep::Send(Request::ReadLessor)
             }
-            _ => self.decide(Verdict::Failed),
+            (Response::Refused(RequestError::NoSuchKind), Stage::Proving(term)) => {
+                self.decide(Outcome::CrdMissing(term))
+            }
+            _ => self.decide(Outcome::Failed),
         }
     }
 
-    /// Goes on after a [`Move::Check`].
-    pub fn checked(&mut self, still_undone: bool, said: &Statement) -> Move {
+    /// Goes on after a [`ElectionStep::Check`].
+    pub fn checked(&mut self, still_undone: bool, said: &Statement) -> ElectionStep {
         if !still_undone {
-            return self.decide(Verdict::Abstained);
+            return self.decide(Outcome::Abstained);
         }
         // Somebody was faster while this replica looked: a claim of the version that this one made would depose whoever has
         // just taken over.
@@ -259,33 +257,38 @@ impl Arbitration {
             && *before != Some(known.version)
             && self.holder(known) != Holder::Nobody
         {
-            return self.decide(Verdict::Lost);
+            return self.decide(Outcome::Lost);
         }
         self.write_claim(said)
     }
 
     /// Gives up whatever is under way.
-    pub fn abandon(&mut self) -> Verdict {
+    pub fn abandon(&mut self) -> Outcome {
         self.stage = Stage::Idle;
-        Verdict::Failed
+        Outcome::Failed
     }
 
-    fn read_for_claim(&mut self, reason: Reason<Work>, before: Option<Version>, said: &Statement) -> Move {
-        let Some(known) = &self.known else { return Move::Send(Request::ReadLessor) };
+    fn read_for_claim(
+        &mut self,
+        reason: Reason<Work>,
+        before: Option<ResourceVersion>,
+        said: &Statement,
+    ) -> ElectionStep {
+        let Some(known) = &self.known else { return ElectionStep::Send(Request::ReadLessor) };
         let named = self.holder(known);
         match reason {
             _ if named == Holder::Nobody => self.write_claim(said),
             Reason::Empty if named == Holder::Me => self.write_claim(said),
-            Reason::Empty => self.decide(Verdict::Lost),
+            Reason::Empty => self.decide(Outcome::Lost),
             // The incumbent has given a sign of life since the wait for it ended.
-            Reason::Overdue(_) if before != Some(known.version) => self.decide(Verdict::Lost),
-            Reason::Overdue(work) => Move::Check(work),
+            Reason::Overdue(_) if before != Some(known.version) => self.decide(Outcome::Lost),
+            Reason::Overdue(work) => ElectionStep::Check(work),
         }
     }
 
-    fn write_claim(&mut self, said: &Statement) -> Move {
+    fn write_claim(&mut self, said: &Statement) -> ElectionStep {
         let (Some(known), Stage::Claiming { term, .. }) = (&self.known, &self.stage) else {
-            return Move::Send(Request::ReadLessor);
+            return ElectionStep::Send(Request::ReadLessor);
         };
         self.claiming = (*term).max(known.next_term());
         let status = LessorStatus {
@@ -296,16 +299,16 @@ impl Arbitration {
             version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             ..said.in_status(known)
         };
-        Move::Send(Request::WriteLessor {
+        ElectionStep::Send(Request::WriteLessor {
             version: known.version,
             status: patch(&status, Some(&self.identity)),
         })
     }
 
-    fn write_proof(&mut self, term: Term, said: &Statement) -> Move {
-        let Some(known) = &self.known else { return Move::Send(Request::ReadLessor) };
+    fn write_proof(&mut self, term: Term, said: &Statement) -> ElectionStep {
+        let Some(known) = &self.known else { return ElectionStep::Send(Request::ReadLessor) };
         if self.holder(known) == Holder::Other || known.term() > term {
-            return self.decide(Verdict::Lost);
+            return self.decide(Outcome::Lost);
         }
         if known.term() < term {
             let before = Some(known.version);
@@ -317,15 +320,15 @@ impl Arbitration {
             proved_time: Some(time::micro(said.at)),
             ..said.in_status(known)
         };
-        Move::Send(Request::WriteLessor {
+        ElectionStep::Send(Request::WriteLessor {
             version: known.version,
             status: patch(&status, Some(&self.identity)),
         })
     }
 
-    fn decide(&mut self, verdict: Verdict) -> Move {
+    fn decide(&mut self, verdict: Outcome) -> ElectionStep {
         self.stage = Stage::Idle;
-        Move::Decided(verdict)
+        ElectionStep::Decided(verdict)
     }
 }
 
@@ -337,7 +340,7 @@ fn patch(status: &LessorStatus, primary: Option<&str>) -> Value {
         "acquireTime": status.acquire_time,
         "provedTime": status.proved_time,
         "transitions": status.transitions,
-        "heldMilliseconds": status.held_milliseconds,
+        "pausedMilliseconds": status.paused_milliseconds,
         "leases": status.leases,
         "version": status.version,
     })
@@ -360,21 +363,21 @@ mod tests {
         .expect("a lessor")
     }
 
-    fn answered(arbitration: &mut Arbitration, answer: Lessor, was: &Request) -> Move {
-        arbitration.see(&answer).expect("readable");
-        arbitration.answered(&Answer::Lessor(Box::new(answer)), was, &SAID)
+    fn answered(election: &mut Election, answer: Lessor, was: &Request) -> ElectionStep {
+        election.see(&answer).expect("readable");
+        election.answered(&Response::Lessor(Box::new(answer)), was, &SAID)
     }
 
     /// A claim for overdue work that has read the `Lessor` and now looks at the work.
-    fn checking() -> Arbitration {
-        let mut arbitration = Arbitration::new("me");
-        arbitration.see(&lessor(7, "other", 1)).expect("readable");
+    fn checking() -> Election {
+        let mut election = Election::new("me");
+        election.see(&lessor(7, "other", 1)).expect("readable");
         let work = Work::Lease(Uuid::nil());
-        let Move::Send(read) = arbitration.claim(2, Reason::Overdue(work.clone())) else {
+        let ElectionStep::Send(read) = election.claim(2, Reason::Overdue(work.clone())) else {
             panic!("no request")
         };
-        assert_eq!(answered(&mut arbitration, lessor(7, "other", 1), &read), Move::Check(work));
-        arbitration
+        assert_eq!(answered(&mut election, lessor(7, "other", 1), &read), ElectionStep::Check(work));
+        election
     }
 
     /// A `Lessor` in which nobody has put anything yet.
@@ -383,9 +386,9 @@ mod tests {
     }
 
     /// The version that is written next, and the term that it gets.
-    fn claimed(next: &Move) -> (Version, Term) {
+    fn claimed(next: &ElectionStep) -> (ResourceVersion, Term) {
         match next {
-            Move::Send(Request::WriteLessor { version, status }) if status["primary"] == "me" => {
+            ElectionStep::Send(Request::WriteLessor { version, status }) if status["primary"] == "me" => {
                 (*version, status["term"].as_i64().expect("a term"))
             }
             next => panic!("no claim: {next:?}"),
@@ -395,9 +398,9 @@ mod tests {
     #[test]
     fn the_first_claim_takes_the_version_of_the_lessor_for_its_term_and_later_ones_one_more_than_the_last() {
         let claim = |lessor: Lessor, term| {
-            let mut arbitration = Arbitration::new("me");
-            let Move::Send(read) = arbitration.claim(term, Reason::Empty) else { panic!("no request") };
-            claimed(&answered(&mut arbitration, lessor, &read))
+            let mut election = Election::new("me");
+            let ElectionStep::Send(read) = election.claim(term, Reason::Empty) else { panic!("no request") };
+            claimed(&answered(&mut election, lessor, &read))
         };
         assert_eq!(claim(fresh(40), 1), (40, 40));
         assert_eq!(claim(lessor(40, "", 7), 1), (40, 8));
@@ -412,29 +415,32 @@ mod tests {
     fn no_term_is_claimed_twice_however_often_the_lessor_is_deleted() {
         let mut version = 10;
         let mut terms = Vec::new();
-        let mut incumbent = Arbitration::new("me");
+        let mut incumbent = Election::new("me");
         let mut led = 0;
         for _ in 0..3 {
             // The incumbent makes it anew.
             version += 1;
             let proof =
                 if led == 0 { incumbent.claim(1, Reason::Empty) } else { incumbent.prove(led, &SAID) };
-            let Move::Send(read) = proof else { panic!("no request: {proof:?}") };
+            let ElectionStep::Send(read) = proof else { panic!("no request: {proof:?}") };
             incumbent.see_none();
-            assert_eq!(incumbent.answered(&Answer::Gone, &read, &SAID), Move::Send(Request::CreateLessor));
+            assert_eq!(
+                incumbent.answered(&Response::Gone, &read, &SAID),
+                ElectionStep::Send(Request::CreateLessor)
+            );
             let claim = answered(&mut incumbent, fresh(version), &Request::CreateLessor);
             let (at, term) = claimed(&claim);
             assert_eq!(at, version);
             version += 1;
-            let Move::Send(write) = claim else { panic!("no request") };
+            let ElectionStep::Send(write) = claim else { panic!("no request") };
             let won = answered(&mut incumbent, lessor(version, "me", term), &write);
-            assert_eq!(won, Move::Decided(Verdict::Claimed(term)));
+            assert_eq!(won, ElectionStep::Decided(Outcome::Claimed(term)));
             led = term;
             terms.push(term);
             // It's deleted, and who has just started is faster. It has seen no term anywhere.
             version += 1;
-            let mut started = Arbitration::new("me");
-            let Move::Send(_) = started.claim(1, Reason::Empty) else { panic!("no request") };
+            let mut started = Election::new("me");
+            let ElectionStep::Send(_) = started.claim(1, Reason::Empty) else { panic!("no request") };
             terms.push(claimed(&answered(&mut started, fresh(version), &Request::CreateLessor)).1);
             // It's deleted again before the incumbent knows.
             version += 1;
@@ -444,7 +450,7 @@ mod tests {
 
     #[test]
     fn a_claim_is_bound_to_the_version_that_was_overdue() {
-        let Move::Send(Request::WriteLessor { version, .. }) = checking().checked(true, &SAID) else {
+        let ElectionStep::Send(Request::WriteLessor { version, .. }) = checking().checked(true, &SAID) else {
             panic!("no claim")
         };
         assert_eq!(version, 7);
@@ -452,16 +458,16 @@ mod tests {
 
     #[test]
     fn a_takeover_seen_while_the_work_is_looked_at_is_not_taken_over() {
-        let mut arbitration = checking();
-        arbitration.see(&lessor(8, "third", 2)).expect("readable");
-        assert_eq!(arbitration.checked(true, &SAID), Move::Decided(Verdict::Lost));
+        let mut election = checking();
+        election.see(&lessor(8, "third", 2)).expect("readable");
+        assert_eq!(election.checked(true, &SAID), ElectionStep::Decided(Outcome::Lost));
     }
 
     #[test]
     fn a_release_seen_while_the_work_is_looked_at_is_claimed() {
-        let mut arbitration = checking();
-        arbitration.see(&lessor(8, "", 1)).expect("readable");
-        let next = arbitration.checked(true, &SAID);
-        assert!(matches!(next, Move::Send(Request::WriteLessor { version: 8, .. })), "{next:?}");
+        let mut election = checking();
+        election.see(&lessor(8, "", 1)).expect("readable");
+        let next = election.checked(true, &SAID);
+        assert!(matches!(next, ElectionStep::Send(Request::WriteLessor { version: 8, .. })), "{next:?}");
     }
 }

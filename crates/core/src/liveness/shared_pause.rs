@@ -7,15 +7,16 @@
 
 use std::time::Duration;
 
-use super::{arbitration::Known, hearing::Now};
 use lease_engine::clock::LeaseClock;
+
+use crate::{clocks::Now, leadership::election::Known};
 
 /// For how long what a replica has held itself is remembered.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// The common sum, and what this replica has held itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct CommonHeld {
+pub struct SharedPause {
     /// The `Lessor` that says so.
     uid: Option<String>,
     /// The sum as last seen, and since when it may have grown.
@@ -28,14 +29,14 @@ pub struct CommonHeld {
     lately: Vec<(Duration, Duration)>,
 }
 
-impl CommonHeld {
+impl SharedPause {
     /// This replica has seen the sum for the first time: what was before is none of its time.
     pub fn new(known: &Known, now: &Now) -> Self {
         Self {
             uid: known.uid.clone(),
             sum: known.held(),
             seen_at: now.mono,
-            found: now.unwritable,
+            found: now.paused_unwritable,
             held: now.held(),
             lately: Vec::new(),
         }
@@ -43,7 +44,7 @@ impl CommonHeld {
 
     /// What this replica has found out and nobody has said yet.
     pub fn unsaid(&self, now: &Now) -> Duration {
-        now.unwritable.saturating_sub(self.found)
+        now.paused_unwritable.saturating_sub(self.found)
     }
 
     /// The sum with that.
@@ -52,8 +53,8 @@ impl CommonHeld {
     }
 
     /// A write of the `Lessor` was accepted: what this replica had found out when it was sent is said.
-    pub fn said(&mut self, unwritable: Duration) {
-        self.found = self.found.max(unwritable);
+    pub fn said(&mut self, paused_unwritable: Duration) {
+        self.found = self.found.max(paused_unwritable);
     }
 
     /// Takes in how much this replica has held by now. To be called whenever that may have changed.
@@ -87,7 +88,7 @@ impl CommonHeld {
         let possible = now.mono.saturating_sub(self.seen_at) + LeaseClock::DOUBT;
         let more = self.see_sum(known, now).min(possible);
         // What the primary doesn't say happened to this replica alone.
-        self.found = now.unwritable;
+        self.found = now.paused_unwritable;
         // What it has held of that very time, or will once something is written, it needn't hold again.
         let from = now.mono.saturating_sub(more);
         let counted = self.lately.iter().map(|(until, length)| until.saturating_sub(from).min(*length));
@@ -116,34 +117,39 @@ impl CommonHeld {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use lessor_api::LessorStatus;
     use lease_engine::LeaseTime;
-    use SHELL::connectivity::Hearing;
+    use lessor_api::LessorStatus;
+
+    use super::*;
+    use crate::clocks::Now;
 
     fn seconds(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
 
     fn says(held: i64) -> Known {
-        let held_milliseconds = Some(held.saturating_mul(1000));
-        Known { uid: None, version: 0, status: LessorStatus { held_milliseconds, ..LessorStatus::default() } }
+        let paused_milliseconds = Some(held.saturating_mul(1000));
+        Known {
+            uid: None,
+            version: 0,
+            status: LessorStatus { paused_milliseconds, ..LessorStatus::default() },
+        }
     }
 
     /// So long after the start, of which this replica has held that much, and as much of it as is said since nothing could be
     /// written.
-    fn at(mono: u64, held: u64, unwritable: u64) -> Now {
+    fn at(mono: u64, held: u64, paused_unwritable: u64) -> Now {
         Now {
             mono: seconds(mono),
             lease: LeaseTime::from_duration(seconds(mono - held)),
-            unwritable: seconds(unwritable),
-            ..Hearing::new().now()
+            paused_unwritable: seconds(paused_unwritable),
+            ..Connectivity::new().now()
         }
     }
 
     #[tokio::test]
     async fn each_holds_what_others_have_found_out_and_it_has_not() {
-        let mut held = CommonHeld::new(&says(100), &at(10, 5, 2));
+        let mut held = SharedPause::new(&says(100), &at(10, 5, 2));
         assert_eq!(held.see(&says(100), &at(20, 5, 2)), seconds(0));
         assert_eq!(held.see(&says(130), &at(50, 15, 12)), seconds(20));
         // It has done so.
@@ -159,7 +165,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_replica_that_was_deaf_meanwhile_has_held_is_not_held_again() {
-        let mut held = CommonHeld::new(&says(0), &at(10, 0, 0));
+        let mut held = SharedPause::new(&says(0), &at(10, 0, 0));
         // For ten seconds long before, and for fifteen of the twenty.
         held.note(&at(100, 10, 0));
         held.note(&at(215, 25, 0));
@@ -168,7 +174,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_one_replicas_own_trouble_is_said_by_nobody_and_excuses_nothing_later() {
-        let mut held = CommonHeld::new(&says(0), &at(10, 0, 0));
+        let mut held = SharedPause::new(&says(0), &at(10, 0, 0));
         assert_eq!(held.see(&says(0), &at(60, 40, 40)), seconds(0));
         assert_eq!(held.unsaid(&at(1000, 40, 40)), seconds(0));
         assert_eq!(held.see(&says(40), &at(1000, 40, 40)), seconds(40));
@@ -180,24 +186,24 @@ mod tests {
         let now = |clock: &LeaseClock, mono| Now {
             mono: seconds(mono),
             lease: clock.now(seconds(mono)),
-            unwritable: clock.unwritable(seconds(mono)),
-            doubted: clock.doubted(seconds(mono)),
-            ..Hearing::new().now()
+            paused_unwritable: clock.paused_unwritable(seconds(mono)),
+            doubted: clock.tentative_pause(seconds(mono)),
+            ..Connectivity::new().now()
         };
-        let mut held = CommonHeld::new(&says(0), &now(&clock, 10));
-        clock.wrote(seconds(93));
-        clock.could_not_write(seconds(95));
+        let mut held = SharedPause::new(&says(0), &now(&clock, 10));
+        clock.write_observed(seconds(93));
+        clock.write_failed(seconds(95));
         let missed = held.see(&says(10), &now(&clock, 100));
         assert_eq!(missed, seconds(3));
         clock.hold(missed);
-        clock.wrote(seconds(100));
+        clock.write_observed(seconds(100));
         assert_eq!(clock.now(seconds(100)), LeaseTime::from_duration(seconds(90)));
         assert_eq!(held.sum(&now(&clock, 100)), seconds(10));
     }
 
     #[tokio::test]
     async fn of_two_sums_seen_before_anything_is_held_each_counts_once() {
-        let mut held = CommonHeld::new(&says(0), &at(10, 0, 0));
+        let mut held = SharedPause::new(&says(0), &at(10, 0, 0));
         assert_eq!(held.see(&says(20), &at(50, 0, 0)), seconds(20));
         assert_eq!(held.see(&says(25), &at(50, 0, 0)), seconds(5));
         assert_eq!(held.see(&says(28), &at(60, 25, 0)), seconds(3));
@@ -205,14 +211,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_lessor_made_anew_begins_a_new_sum() {
-        let mut held = CommonHeld::new(&says(100), &at(10, 0, 0));
+        let mut held = SharedPause::new(&says(100), &at(10, 0, 0));
         let anew = Known { uid: Some("another".to_owned()), ..says(30) };
         assert_eq!(held.see(&anew, &at(100, 0, 0)), seconds(30));
     }
 
     #[tokio::test]
     async fn nobody_can_write_more_into_the_lessor_than_may_have_passed() {
-        let mut held = CommonHeld::new(&says(0), &at(10, 0, 0));
+        let mut held = SharedPause::new(&says(0), &at(10, 0, 0));
         assert_eq!(held.see(&says(0), &at(20, 0, 0)), seconds(0));
         assert_eq!(held.see(&says(i64::MAX), &at(30, 0, 0)), seconds(20 + 60));
         assert_eq!(held.see(&says(i64::MAX), &at(100, 80, 0)), seconds(0));

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::{Replica, is_released};
-use crate::index::attachments::Hindrance;
-use crate::index::attachments::ObjectId;
-use crate::lease_object::Place;
-use crate::watch_health::State as SightState;
+use crate::{
+    index::attachments::{Hindrance, ObjectId},
+    lease_object::NamespacedName,
+    watch_health::State as SightState,
+};
 
 /// How many entries of each list are shown.
 const SHOWN: usize = 1000;
@@ -33,7 +34,7 @@ pub struct AttachmentReport {
 /// How a kind is seen.
 #[derive(Debug, Serialize)]
 pub struct KindState {
-    /// `Seen`, `Unseen` (not listed yet) or `Failing`.
+    /// `Event`, `Unseen` (not listed yet) or `Failing`.
     pub state: &'static str,
     /// What keeps it from being seen.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,34 +74,36 @@ pub struct Invalid {
 
 impl Replica {
     /// Attachments of which no lease is there, each as the object and the lease that it names.
-    pub fn pending(&self) -> impl Iterator<Item = (&ObjectId, Place)> {
+    pub fn pending(&self) -> impl Iterator<Item = (&ObjectId, NamespacedName)> {
         self.objects.iter().flat_map(|(id, _)| {
             let leases = self.objects.leases_of(id).into_iter();
             leases.filter(|place| self.is_nowhere(place)).map(move |place| (id, place))
         })
     }
 
-    pub(super) fn is_nowhere(&self, place: &Place) -> bool {
+    pub(super) fn is_nowhere(&self, place: &NamespacedName) -> bool {
         self.leases.at(place).is_none_or(|(_, entry)| is_released(entry))
     }
 
     /// The kinds that can be attached, and how they are seen.
     pub fn kind_states(&self) -> impl Iterator<Item = (&str, SightState<'_>)> {
-        self.sights.states().map(|(kind, state)| (&**kind, state))
+        self.watch_health.states().map(|(kind, state)| (&**kind, state))
     }
 
     /// Everything that somebody may look for.
     pub fn attachment_report(&self) -> AttachmentReport {
         let kinds = self.kind_states().map(|(kind, state)| {
             let (state, failure) = match state {
-                SightState::Seen => ("Seen", None),
+                SightState::Event => ("Seen", None),
                 SightState::Unseen => ("Unseen", None),
                 SightState::Failing(failure) => ("Failing", Some(failure.to_string())),
             };
             (kind.to_owned(), KindState { state, failure })
         });
-        let pending =
-            |(id, place): (&ObjectId, Place)| Pending { object: id.to_string(), lease: place.to_string() };
+        let pending = |(id, place): (&ObjectId, NamespacedName)| Pending {
+            object: id.to_string(),
+            lease: place.to_string(),
+        };
         let hindered = self.objects.iter().filter_map(|(id, object)| {
             let Hindrance { reason, message, tries, .. } = object.hindrance()?;
             Some(Hindered { object: id.to_string(), reason, message: message.clone(), tries: *tries })

@@ -2,30 +2,28 @@
 
 use std::time::Duration;
 
+use lease_engine::LeaseTime;
 use uuid::Uuid;
+use writer_lease::{Action, Term, WorkResult};
 
 use super::{
-    Cause, Doing, FRESH, Flight, LATE, LONG, PROBE_INTERVAL, Replica, Timer, WATCHFUL, Work, answers,
+    Cause, Doing, FRESH, Flight, LATE, LONG, PROBE_INTERVAL, Replica, Timer, WATCHFUL, Work, response,
 };
-use lease_engine::LeaseTime;
-use crate::leadership::election::Move;
-use crate::metric_event::Deed;
-use crate::clocks::Now;
-use crate::lease_status::Published;
-use crate::lease_status::State;
-use crate::request::Request;
-use crate::decide::lease::Act;
-use crate::decide::lease::Step;
-use writer_lease::Action;
-use writer_lease::Term;
-use writer_lease::WorkResult;
+use crate::{
+    clocks::Now,
+    decide::lease::{LeaseRequest, NextStep},
+    leadership::election::ElectionStep,
+    lease_status::{State, StatusSnapshot},
+    metric_event::MetricEvent,
+    request::Request,
+};
 
 impl Replica {
     /// Takes what is due from the lessor: the primary at its rate, a follower just the first, to see that it is done.
     pub(super) fn hand_out_due(&mut self, now: &Now) {
         if self.leading.is_none() {
             if let Some((uid, _)) = self.leases.first_due(now.lease) {
-                self.touch_lease(uid, now);
+                self.enqueue_lease(uid, now);
             }
             return;
         }
@@ -33,14 +31,14 @@ impl Replica {
         // write.
         let unshown = now.mono.saturating_sub(self.shown_at + FRESH);
         for uid in self.leases.hand_out(now.lease - unshown, now) {
-            self.touch_lease(uid, now);
+            self.enqueue_lease(uid, now);
         }
     }
 
     pub(super) fn fire_timers(&mut self, now: &Now) {
         while let Some(timer) = self.timers.pop(now.mono) {
             match timer {
-                Timer::Lease(uid) => self.touch_lease(uid, now),
+                Timer::Lease(uid) => self.enqueue_lease(uid, now),
                 Timer::Object(id) => self.look_after_hindered(&id, now),
                 Timer::Pending(place) => self.report_pending(&place),
             }
@@ -51,7 +49,7 @@ impl Replica {
     pub(super) fn await_refresh(&mut self, uid: Uuid, now: &Now) {
         let Some(turn) = self.refreshes.next_at(now.mono) else { return };
         if self.unrefreshed.set_if_absent(uid, now.mono) && turn > now.mono {
-            self.out.deeds.push(Deed::Postponed);
+            self.out.metric_events.push(MetricEvent::Postponed);
         }
     }
 
@@ -61,7 +59,7 @@ impl Replica {
             && let Some(uid) = self.unrefreshed.pop(now.mono)
         {
             // It may have been done, or something else may be more urgent, since it began to wait.
-            let still = matches!(self.step(uid, now), Some(Step::Refresh(_)));
+            let still = matches!(self.step(uid, now), Some(NextStep::Refresh(_)));
             let Some(entry) = self.leases.get_mut(&uid).filter(|entry| still && !entry.in_flight) else {
                 continue;
             };
@@ -89,8 +87,8 @@ impl Replica {
     /// half a lease duration after a deadline.
     fn holds_unsaid(&self, now: &Now) -> bool {
         // A `Lessor` that isn't there is made anew anyway.
-        self.arbitration.known().is_some()
-            && self.held_by_all.as_ref().is_some_and(|held| held.unsaid(now) > LATE)
+        self.election.known().is_some()
+            && self.shared_pause.as_ref().is_some_and(|held| held.unsaid(now) > LATE)
     }
 
     /// A write of a lease or of the `Lessor` was accepted that was sent then. Other kinds may be stored elsewhere.
@@ -126,10 +124,10 @@ impl Replica {
     /// none. Where that comes again and again (a proxy that cuts connections on which nothing is said), time must pass all the
     /// same, so for a while afterwards signs of life are asked for. Not for a second or two, as a busy server costs.
     pub(super) fn heed_outages(&mut self, now: &Now) {
-        if let Some(held) = &mut self.held_by_all {
+        if let Some(held) = &mut self.shared_pause {
             held.note(now);
         }
-        if now.deaf {
+        if now.disconnected {
             return;
         }
         let held = now.held();
@@ -142,14 +140,14 @@ impl Replica {
 
     /// When to ask whether the server is heard, if ever.
     pub(super) fn probe_due(&mut self, now: &Now) -> Option<Duration> {
-        let asked = self.flights.values().filter(|flight| flight.request.is_for_leases());
+        let asked = self.in_flight.values().filter(|flight| flight.request.is_for_leases());
         let asked = asked.map(|flight| flight.sent_at).max();
         let again = asked.max(Some(self.probed_at)).map(|asked| asked + PROBE_INTERVAL)?;
         // One that takes long keeps nobody from asking another: the server may just be slow.
-        if now.deaf {
+        if now.disconnected {
             return Some(again);
         }
-        let heard = now.mono.saturating_sub(now.silence);
+        let heard = now.mono.saturating_sub(now.since_last_response);
         if now.mono < self.watchful_until && self.leases.next_due().is_some() {
             return Some(again.max(heard + PROBE_INTERVAL));
         }
@@ -183,16 +181,16 @@ impl Replica {
             match action {
                 Action::Run { key, term, until, .. } => self.run(key, term, until, now),
                 Action::Prove { term } => {
-                    let next = self.arbitration.prove(term, &self.statement(now));
+                    let next = self.election.prove(term, &self.statement(now));
                     self.arbitrate(next, now);
                 }
                 Action::Claim { term, reason } => {
-                    let next = self.arbitration.claim(term, reason);
+                    let next = self.election.claim(term, reason);
                     self.arbitrate(next, now);
                 }
                 Action::Resign { .. } => {
-                    if let Some(request) = self.arbitration.resign(&self.statement(now)) {
-                        self.arbitrate(Move::Send(request), now);
+                    if let Some(request) = self.election.resign(&self.statement(now)) {
+                        self.arbitrate(ElectionStep::Send(request), now);
                     }
                 }
             }
@@ -207,7 +205,7 @@ impl Replica {
                 let object = id.clone();
                 let stale = self.objects.get(id).is_some_and(|object| object.stale);
                 let version = self.objects.get(id).map(|object| object.version).unwrap_or_default();
-                let leases = self.objects.get(id).map(|object| answers::leases_of(object, Some(&removal)));
+                let leases = self.objects.get(id).map(|object| response::leases_of(object, Some(&removal)));
                 let request =
                     if stale { Request::ReadObject { object } } else { Request::Remove { object, removal } };
                 (Cause::Object(id.clone(), version, leases.unwrap_or_default()), request)
@@ -230,44 +228,48 @@ impl Replica {
         let record = &entry.record;
         let lease = record.place.clone();
         let version = record.version;
-        let write = |status: &Published| Request::WriteStatus {
+        let write = |status: &StatusSnapshot| Request::WriteStatus {
             lease: lease.clone(),
             uid,
             version,
             status: status.to_patch(&self.settings.identity, term),
-            grants: matches!(step, Step::Act(Act::Grant(_))),
+            grants: matches!(step, NextStep::Send(LeaseRequest::Grant(_))),
         };
         let (doing, request) = match &step {
-            Step::Act(Act::Read) => (Doing::Read, Request::ReadLease { lease }),
+            NextStep::Send(LeaseRequest::Read) => (Doing::Read, Request::ReadLease { lease }),
             // An answer from long ago says nothing about now: the server may have hung since.
-            Step::Act(Act::End(_)) if now.silence > FRESH => (Doing::Read, Request::ReadLease { lease }),
-            Step::Act(Act::Confirm) if now.silence > FRESH => (Doing::Read, Request::ReadLease { lease }),
-            Step::Act(Act::Confirm) => (Doing::Confirm, self.confirmation(uid, now)?),
-            Step::Act(Act::AddFinalizer) => {
+            NextStep::Send(LeaseRequest::End(_)) if now.since_last_response > FRESH => {
+                (Doing::Read, Request::ReadLease { lease })
+            }
+            NextStep::Send(LeaseRequest::Confirm) if now.since_last_response > FRESH => {
+                (Doing::Read, Request::ReadLease { lease })
+            }
+            NextStep::Send(LeaseRequest::Confirm) => (Doing::Confirm, self.confirmation(uid, now)?),
+            NextStep::Send(LeaseRequest::AddFinalizer) => {
                 let finalizers = record.finalizers_with(true);
                 (Doing::Prepare, Request::SetFinalizers { lease, uid, version, finalizers })
             }
-            Step::Act(Act::Grant(status)) => (Doing::Grant, write(status)),
-            Step::Act(Act::End(status)) => {
+            NextStep::Send(LeaseRequest::Grant(status)) => (Doing::Grant, write(status)),
+            NextStep::Send(LeaseRequest::End(status)) => {
                 let deadline = deadline.filter(|_| status.state() == Some(State::Expired));
                 (Doing::End(deadline, status.attached.unwrap_or_default()), write(status))
             }
-            Step::Act(Act::Publish(status)) => (news(&record.status, status), write(status)),
-            Step::Refresh(status) => (news(&record.status, status), write(status)),
-            Step::Act(Act::RemoveFinalizer) => {
+            NextStep::Send(LeaseRequest::Publish(status)) => (news(&record.status, status), write(status)),
+            NextStep::Refresh(status) => (news(&record.status, status), write(status)),
+            NextStep::Send(LeaseRequest::RemoveFinalizer) => {
                 let finalizers = record.finalizers_with(false);
                 let doing = if record.status.has_ended() { Doing::Release } else { Doing::Abandon };
                 (doing, Request::SetFinalizers { lease, uid, version, finalizers })
             }
-            Step::Act(Act::Delete) => (Doing::Delete, Request::DeleteLease { lease, uid }),
-            Step::Rest | Step::Wait(_) => return None,
+            NextStep::Send(LeaseRequest::Delete) => (Doing::Delete, Request::DeleteLease { lease, uid }),
+            NextStep::Rest | NextStep::Wait(_) => return None,
         };
         if doing == Doing::Confirm {
             self.confirming(uid, &request, now);
         }
         if let Some(entry) = self.leases.get_mut(&uid) {
             entry.in_flight = true;
-            entry.releasing |= matches!(step, Step::Act(Act::RemoveFinalizer));
+            entry.releasing |= matches!(step, NextStep::Send(LeaseRequest::RemoveFinalizer));
         }
         Some((Cause::Lease(uid, doing), request))
     }
@@ -276,7 +278,7 @@ impl Replica {
     pub(super) fn send(&mut self, cause: Cause, request: Request, by: Duration, now: &Now) {
         self.next_ticket += 1;
         let ticket = self.next_ticket;
-        self.flights.insert(ticket, Flight { cause, request: request.clone(), sent_at: now.mono });
+        self.in_flight.insert(ticket, Flight { cause, request: request.clone(), sent_at: now.mono });
         self.out.requests.push((ticket, request, by));
     }
 }
@@ -287,8 +289,8 @@ pub(super) fn mono_of(deadline: LeaseTime, now: &Now) -> Duration {
 }
 
 /// What a write of status says that people should hear of.
-fn news(old: &Published, new: &Published) -> Doing {
-    let following = |status: &Published| {
+fn news(old: &StatusSnapshot, new: &StatusSnapshot) -> Doing {
+    let following = |status: &StatusSnapshot| {
         let followed = status.follows()?;
         followed.condition.as_ref().map(|(alive, reason, _)| (*alive, reason.clone()))
     };

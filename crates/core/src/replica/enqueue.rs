@@ -3,25 +3,21 @@
 use std::time::Duration;
 
 use uuid::Uuid;
+use writer_lease::Lane;
 
 use super::{Replica, Timer, Work, is_released, number};
-use crate::index::attachments::Kind;
-use crate::index::attachments::Object;
-use crate::index::attachments::ObjectId;
-use crate::index::attachments::Removal;
-use crate::metric_event::Deed;
-use crate::clocks::Now;
-use crate::index::leases::Entry;
-use crate::user_event::About;
-use crate::user_event::Notice;
-use crate::lease_status::HINDERED;
-use crate::lease_status::RETRYING;
-use crate::lease_object::Place;
-use crate::lease_object::Record;
-use crate::decide::lease::Act;
-use crate::decide::lease::Situation;
-use crate::decide::lease::Step;
-use writer_lease::Lane;
+use crate::{
+    clocks::Now,
+    decide::lease::{LeaseRequest, LeaseView, NextStep},
+    index::{
+        attachments::{Kind, Object, ObjectId, Removal},
+        leases::Entry,
+    },
+    lease_object::{LeaseObject, NamespacedName},
+    lease_status::{HINDERED, RETRYING},
+    metric_event::MetricEvent,
+    user_event::{About, UserEvent},
+};
 
 /// How long a follower hears nothing of the primary before it takes up what that could not remove. A primary tries again after
 /// a minute at most, and proves itself before that if it has written nothing for a lease duration.
@@ -29,13 +25,13 @@ const HINDERED_PATIENCE: Duration = Duration::from_secs(120);
 
 impl Replica {
     /// Something about the lease of this name, or about what is attached to it, has changed.
-    pub(super) fn touch_place(&mut self, place: &Place, now: &Now) {
+    pub(super) fn enqueue_name(&mut self, place: &NamespacedName, now: &Now) {
         match self.leases.at(place) {
             Some((uid, entry)) if !is_released(entry) => {
                 self.timers.clear(&Timer::Pending(Box::new(place.clone())));
                 self.measure_emptied(uid, place, now);
                 self.pending_said.remove(place);
-                self.touch_lease(uid, now);
+                self.enqueue_lease(uid, now);
             }
             // As long as not all leases have been shown, nobody knows which isn't there.
             _ if !self.all_leases_seen() => {}
@@ -53,15 +49,15 @@ impl Replica {
     }
 
     /// The lease of this name has come, ended or gone: look at everything attached to it.
-    pub(super) fn touch_attached(&mut self, place: &Place, now: &Now) {
+    pub(super) fn enqueue_attached(&mut self, place: &NamespacedName, now: &Now) {
         let ids: Vec<ObjectId> = self.objects.of(place).map(|(id, _)| id.clone()).collect();
         for id in &ids {
-            self.touch_object(id, now);
+            self.enqueue_object(id, now);
         }
-        self.touch_place(place, now);
+        self.enqueue_name(place, now);
     }
 
-    pub(super) fn touch_lease(&mut self, uid: Uuid, now: &Now) {
+    pub(super) fn enqueue_lease(&mut self, uid: Uuid, now: &Now) {
         let Some(entry) = self.leases.get_mut(&uid) else { return };
         if entry.in_flight {
             return;
@@ -70,28 +66,33 @@ impl Replica {
         self.leases.recheck(uid, now);
         let work = Work::Lease(uid);
         let step = self.step(uid, now);
-        if !matches!(step, Some(Step::Act(_)))
+        if !matches!(step, Some(NextStep::Send(_)))
             && let Some(entry) = self.leases.get_mut(&uid).filter(|entry| entry.due().is_some())
         {
             entry.more.change(|more| more.due = None);
         }
-        if !matches!(step, Some(Step::Act(Act::Read | Act::Confirm | Act::End(_)))) {
+        if !matches!(
+            step,
+            Some(NextStep::Send(LeaseRequest::Read | LeaseRequest::Confirm | LeaseRequest::End(_)))
+        ) {
             self.leases.set_confirming(uid, None);
         }
         self.timers.clear(&Timer::Lease(uid));
         self.lingering.remove(&uid);
         match step {
-            Some(Step::Act(act)) => {
+            Some(NextStep::Send(act)) => {
                 let since_deadline = self.leases.held(uid, now).and_then(|held| held.overdue);
                 let Some(entry) = self.leases.get_mut(&uid) else { return };
                 let due = match act {
-                    Act::End(_) | Act::Confirm => now.mono.saturating_sub(since_deadline.unwrap_or_default()),
+                    LeaseRequest::End(_) | LeaseRequest::Confirm => {
+                        now.mono.saturating_sub(since_deadline.unwrap_or_default())
+                    }
                     _ => now.mono,
                 };
                 let due = entry.more.change(|more| *more.due.get_or_insert(due));
                 self.writer.try_work(work, due);
             }
-            Some(Step::Refresh(_)) if self.leading.is_some() => {
+            Some(NextStep::Refresh(_)) if self.leading.is_some() => {
                 // Its turn may have come, and it waits to be run.
                 let refreshing = refreshing && self.writer.contains(&work);
                 if let Some(entry) = self.leases.get_mut(&uid) {
@@ -102,33 +103,33 @@ impl Replica {
                     self.await_refresh(uid, now);
                 }
             }
-            Some(Step::Wait(at)) => {
+            Some(NextStep::Wait(at)) => {
                 self.writer.remove(&work);
                 if self.leases.get(&uid).is_some_and(|entry| entry.record.status.has_ended()) {
                     self.lingering.insert(uid);
                 }
                 // While lease time stands still, what waits for it comes no nearer.
-                let at = if now.deaf { at.max(now.mono + Duration::from_secs(1)) } else { at };
+                let at = if now.disconnected { at.max(now.mono + Duration::from_secs(1)) } else { at };
                 self.timers.set(Timer::Lease(uid), at);
             }
-            Some(Step::Refresh(_) | Step::Rest) | None => {
+            Some(NextStep::Refresh(_) | NextStep::Rest) | None => {
                 self.writer.remove(&work);
             }
         }
     }
 
     /// Measures how late the last of what was attached to an expired lease has gone.
-    fn measure_emptied(&mut self, uid: Uuid, place: &Place, now: &Now) {
+    fn measure_emptied(&mut self, uid: Uuid, place: &NamespacedName, now: &Now) {
         if self.objects.of(place).next().is_some() {
             return;
         }
         if let Some(deadline) = self.leases.get_mut(&uid).and_then(Entry::take_overran) {
-            self.out.deeds.push(Deed::Emptied(now.lease.since(deadline)));
+            self.out.metric_events.push(MetricEvent::Emptied(now.lease.since(deadline)));
         }
     }
 
     /// What is next for a lease; `None`: nothing, since this replica may not.
-    pub(super) fn step(&mut self, uid: Uuid, now: &Now) -> Option<Step> {
+    pub(super) fn step(&mut self, uid: Uuid, now: &Now) -> Option<NextStep> {
         let entry = self.leases.get(&uid)?;
         let place = entry.record.place.clone();
         let attached = self.objects.count(&place);
@@ -144,7 +145,7 @@ impl Replica {
             // The primary ends what the lessor has handed out: in the order of deadlines, and at its rate.
             held.due &= entry.handed_out;
         }
-        let situation = Situation {
+        let situation = LeaseView {
             record: &entry.record,
             // A follower is shown by its watch what has changed, and looks afresh before it claims the lead.
             stale: entry.stale && self.leading.is_some(),
@@ -157,18 +158,20 @@ impl Replica {
             releasing: entry.releasing,
             attached,
             hindrance: hindrance.as_ref().map(|(reason, message)| (*reason, &**message)),
-            linger_until: entry.linger_until().max(self.sights.blind_until(&place.namespace, now)),
+            linger_until: entry
+                .linger_until()
+                .max(self.watch_health.release_blocked_until(&place.namespace, now)),
             following: self.following(uid, now),
             settings: &self.settings,
             now,
         };
         let step = situation.step();
-        if self.orphaned && !entry.record.deleting {
+        if self.lessor_crd_missing && !entry.record.deleting {
             return None;
         }
         let released = is_released(entry);
         let ended = entry.record.status.has_ended();
-        if !self.settings.dry_run || !(ended || matches!(step, Step::Act(Act::End(_)))) {
+        if !self.settings.dry_run || !(ended || matches!(step, NextStep::Send(LeaseRequest::End(_)))) {
             let absurd = entry.record.status.term.is_some_and(|term| self.writer.is_absurd(term));
             return if absurd { without_status(step, entry.record.deleting) } else { Some(step) };
         }
@@ -184,7 +187,7 @@ impl Replica {
     }
 
     /// Why what is attached to an ended lease stays: in one word, and for people.
-    pub(super) fn hindrance(&self, place: &Place) -> Option<(&'static str, String)> {
+    pub(super) fn hindrance(&self, place: &NamespacedName) -> Option<(&'static str, String)> {
         let retried = |object: &Object| object.hindrance().is_some_and(|it| it.retry_at.is_some());
         let reason =
             if self.objects.of(place).any(|(_, object)| retried(object)) { RETRYING } else { HINDERED };
@@ -209,7 +212,7 @@ impl Replica {
         (!why.is_empty()).then(|| (reason, why.join("; ")))
     }
 
-    pub(super) fn touch_object(&mut self, id: &ObjectId, now: &Now) {
+    pub(super) fn enqueue_object(&mut self, id: &ObjectId, now: &Now) {
         let work = Work::Object(id.clone());
         if self.writer.is_running(&work) {
             return;
@@ -243,7 +246,7 @@ impl Replica {
     /// A follower looks whether the primary still lives that said of an object that it is hindered.
     pub(super) fn look_after_hindered(&mut self, id: &ObjectId, now: &Now) {
         if self.leading.is_some() || self.removal(id).is_none() || !self.is_hindered(id) {
-            self.touch_object(id, now);
+            self.enqueue_object(id, now);
             return;
         }
         let patient_until = self.writer.last_followed().saturating_add(HINDERED_PATIENCE);
@@ -294,7 +297,7 @@ impl Replica {
 
     /// Whether this replica leads, and has yet to write to this lease. Whoever led before may have released it, though no watch
     /// has shown that, or its release may be under way still.
-    fn has_inherited(&self, record: &Record) -> bool {
+    fn has_inherited(&self, record: &LeaseObject) -> bool {
         self.leading.is_some_and(|term| record.status.term.unwrap_or_default() < term)
     }
 
@@ -315,7 +318,7 @@ impl Replica {
         self.ended_leases_of(id).any(|record| record.status.is_retrying())
     }
 
-    fn ended_leases_of(&self, id: &ObjectId) -> impl Iterator<Item = &Record> {
+    fn ended_leases_of(&self, id: &ObjectId) -> impl Iterator<Item = &LeaseObject> {
         let places = self.objects.leases_of(id).into_iter();
         places.filter_map(|place| {
             let (_, entry) = self.leases.at(&place)?;
@@ -330,12 +333,12 @@ impl Replica {
         let Some(object) = self.objects.get(id) else { return };
         for problem in object.problems() {
             let about = About::Object(id.clone(), object.uid);
-            self.out.notices.push(Notice::warning(about, "AttachmentInvalid", problem.as_str()));
+            self.out.user_events.push(UserEvent::warning(about, "AttachmentInvalid", problem.as_str()));
         }
     }
 
     /// Warns of what is attached to a lease that isn't there: of each object once, as long as it stays so.
-    pub(super) fn report_pending(&mut self, place: &Place) {
+    pub(super) fn report_pending(&mut self, place: &NamespacedName) {
         if self.leading.is_none() {
             return;
         }
@@ -349,7 +352,7 @@ impl Replica {
                 &*place.name
             );
             let about = About::Object(id.clone(), object.uid);
-            self.out.notices.push(Notice::warning(about, "AttachmentPending", note));
+            self.out.user_events.push(UserEvent::warning(about, "AttachmentPending", note));
         }
     }
 
@@ -360,14 +363,14 @@ impl Replica {
         let Some(entry) = self.leases.get_mut(&uid) else { return };
         if entry.more.change(|more| more.said.replace(reason)) != Some(reason) {
             let about = About::Lease(entry.record.place.clone(), uid);
-            self.out.notices.push(Notice::warning(about, reason, note()));
+            self.out.user_events.push(UserEvent::warning(about, reason, note()));
         }
     }
 
     pub(super) fn touch(&mut self, work: &Work, now: &Now) {
         match work {
-            Work::Lease(uid) => self.touch_lease(*uid, now),
-            Work::Object(id) => self.touch_object(id, now),
+            Work::Lease(uid) => self.enqueue_lease(*uid, now),
+            Work::Object(id) => self.enqueue_object(id, now),
         }
     }
 }
@@ -380,11 +383,21 @@ fn lane(kind: &Kind, again: bool) -> Lane {
 
 /// What can be done for a lease whose status nobody can write. If it was deleted it goes all the same, or it would stand in the
 /// way of its namespace's deletion too; but no end was committed, so what is attached to it stays.
-fn without_status(step: Step, deleting: bool) -> Option<Step> {
+fn without_status(step: NextStep, deleting: bool) -> Option<NextStep> {
     match step {
-        Step::Act(Act::End(_)) if deleting => Some(Step::Act(Act::RemoveFinalizer)),
-        Step::Act(Act::Read | Act::RemoveFinalizer | Act::Delete) | Step::Rest | Step::Wait(_) => Some(step),
-        Step::Act(Act::AddFinalizer | Act::Grant(_) | Act::Confirm | Act::End(_) | Act::Publish(_))
-        | Step::Refresh(_) => None,
+        NextStep::Send(LeaseRequest::End(_)) if deleting => {
+            Some(NextStep::Send(LeaseRequest::RemoveFinalizer))
+        }
+        NextStep::Send(LeaseRequest::Read | LeaseRequest::RemoveFinalizer | LeaseRequest::Delete)
+        | NextStep::Rest
+        | NextStep::Wait(_) => Some(step),
+        NextStep::Send(
+            LeaseRequest::AddFinalizer
+            | LeaseRequest::Grant(_)
+            | LeaseRequest::Confirm
+            | LeaseRequest::End(_)
+            | LeaseRequest::Publish(_),
+        )
+        | NextStep::Refresh(_) => None,
     }
 }

@@ -2,29 +2,24 @@
 
 use std::{collections::HashSet, time::Duration};
 
+use lessor_api::lease::following;
 use uuid::Uuid;
+use writer_lease::WorkResult;
 
 use super::{Cause, FRESH, Flight, Replica, Work};
-use lessor_api::lease::following;
-use crate::metric_event::Deed;
-use crate::index::sources::Lookout;
-use crate::index::sources::Sighting;
-use crate::index::sources::Source;
-use crate::index::sources::SourceKind;
-use crate::index::sources::Standing;
-use crate::index::sources::Time;
-use crate::index::sources::Turn;
-use crate::index::sources::View;
-use crate::clocks::Now;
-use crate::index::leases::Change;
-use crate::lease_status::Followed;
-use crate::lease_object::Place;
-use crate::request::Answer;
-use crate::request::Refusal;
-use crate::request::Request;
-use crate::decide::lease::Following;
-use crate::observation::Seen;
-use writer_lease::WorkResult;
+use crate::{
+    clocks::Now,
+    decide::lease::Following,
+    index::{
+        leases::Change,
+        sources::{Source, SourceKind, SourceState, SourceWatch, Standing, Time, Turn, View},
+    },
+    lease_object::NamespacedName,
+    lease_status::Followed,
+    metric_event::MetricEvent,
+    observation::Event,
+    request::{Request, RequestError, Response},
+};
 
 /// What the API server's record of the last beat leaves open, beside the skew of clocks: it is in whole seconds.
 const RESOLUTION: Duration = Duration::from_secs(1);
@@ -35,40 +30,42 @@ const READ_FORBIDDEN_AGAIN: Duration = Duration::from_secs(15);
 
 impl Replica {
     /// Takes in what a lookout shows.
-    pub(super) fn observe_source(&mut self, lookout: &Lookout, seen: Seen<Sighting>, now: &Now) {
-        let source = |place: &Place| Source { kind: lookout.kind, place: place.clone() };
+    pub(super) fn observe_source(&mut self, source_watch: &SourceWatch, seen: Event<SourceState>, now: &Now) {
+        let source = |place: &NamespacedName| Source { kind: source_watch.kind, place: place.clone() };
         match seen {
-            Seen::There(sighting) => self.see_source(&source(&sighting.place), Some(*sighting), now),
-            Seen::Gone(sighting) => {
-                let source = source(&sighting.place);
-                if self.follows.lose(&source, sighting.version) {
+            Event::Applied(source_state) => {
+                self.see_source(&source(&source_state.place), Some(*source_state), now)
+            }
+            Event::Deleted(source_state) => {
+                let source = source(&source_state.place);
+                if self.follows.lose(&source, source_state.version) {
                     self.settle_followers(&source, now);
                 }
             }
-            Seen::All(there) => {
-                for source in self.follows.synced(lookout, &there) {
+            Event::Synced(there) => {
+                for source in self.follows.synced(source_watch, &there) {
                     self.see_source(&source, None, now);
                 }
-                self.set_unseen(lookout, None, now);
+                self.set_unseen(source_watch, None, now);
             }
-            Seen::Interrupted => {}
-            Seen::Resumed => drop(self.set_unseen(lookout, None, now)),
+            Event::Interrupted => {}
+            Event::Resumed => drop(self.set_unseen(source_watch, None, now)),
             // Whatever may pass by itself is waited for: each end asks for the source by itself.
-            Seen::Failing(failure) if failure.is_transient() => {
-                tracing::debug!(%lookout, %failure, "watch of what leases follow fails, trying again");
+            Event::Failing(failure) if failure.is_transient() => {
+                tracing::debug!(%source_watch, %failure, "watch of what leases follow fails, trying again");
             }
-            Seen::Failing(failure) => {
-                if self.set_unseen(lookout, Some(following::UNWATCHED), now) {
-                    tracing::warn!(%lookout, %failure, "what leases follow can't be watched, trying again");
+            Event::Failing(failure) => {
+                if self.set_unseen(source_watch, Some(following::UNWATCHED), now) {
+                    tracing::warn!(%source_watch, %failure, "what leases follow can't be watched, trying again");
                 }
             }
         }
     }
 
     /// The sources that a lookout shows can't be seen, or can be again. Answers whether that is news.
-    fn set_unseen(&mut self, lookout: &Lookout, unseen: Option<&'static str>, now: &Now) -> bool {
+    fn set_unseen(&mut self, source_watch: &SourceWatch, unseen: Option<&'static str>, now: &Now) -> bool {
         let mut news = false;
-        for source in self.follows.shown_by(lookout) {
+        for source in self.follows.shown_by(source_watch) {
             if self.follows.set_unseen(&source, unseen) {
                 news = true;
                 self.settle_followers(&source, now);
@@ -78,9 +75,9 @@ impl Replica {
     }
 
     /// Takes in a sight of a source; `None`: it isn't there.
-    pub(super) fn see_source(&mut self, source: &Source, sighting: Option<Sighting>, now: &Now) {
+    pub(super) fn see_source(&mut self, source: &Source, source_state: Option<SourceState>, now: &Now) {
         let slack = RESOLUTION + self.settings.max_clock_skew;
-        let (changed, beat) = self.follows.see(source, sighting, now.lease, now.server, slack);
+        let (changed, beat) = self.follows.see(source, source_state, now.lease, now.server, slack);
         if let Some(age) = beat {
             self.spread_beat(source, age, now);
         }
@@ -109,7 +106,7 @@ impl Replica {
                 }
                 renewed += 1;
                 if noticed {
-                    self.touch_lease(uid, now);
+                    self.enqueue_lease(uid, now);
                 }
                 if let Some(place) = self.follows.place_of(uid) {
                     let next = Source::lease(place.clone());
@@ -119,7 +116,7 @@ impl Replica {
                 }
             }
             if renewed > 0 && self.leading.is_some() {
-                self.out.deeds.push(Deed::Followed(source.kind, renewed));
+                self.out.metric_events.push(MetricEvent::Followed(source.kind, renewed));
             }
         }
     }
@@ -143,13 +140,13 @@ impl Replica {
                 if let Some(place) = self.follows.place_of(uid) {
                     followers.extend(self.follows.followers(&Source::lease(place.clone())));
                 }
-                self.touch_lease(uid, now);
+                self.enqueue_lease(uid, now);
             }
         }
     }
 
     /// Takes in a version of a lease: what it follows may have changed, and it may be followed itself.
-    pub(super) fn see_follower(&mut self, uid: Uuid, place: &Place, change: Change, now: &Now) {
+    pub(super) fn see_follower(&mut self, uid: Uuid, place: &NamespacedName, change: Change, now: &Now) {
         let Some(entry) = self.leases.get(&uid).filter(|_| !change.stale_news) else { return };
         let record = &entry.record;
         let follow = record.follow().filter(|_| !record.status.has_ended());
@@ -189,7 +186,7 @@ impl Replica {
     }
 
     /// A lease is gone.
-    pub(super) fn lose_follower(&mut self, uid: Uuid, place: &Place, now: &Now) {
+    pub(super) fn lose_follower(&mut self, uid: Uuid, place: &NamespacedName, now: &Now) {
         if self.follows.is_idle() {
             return;
         }
@@ -198,7 +195,13 @@ impl Replica {
     }
 
     /// A lease is gone, and another has its name: those that follow it may follow the same as before.
-    pub(super) fn lose_replaced_follower(&mut self, replaced: Uuid, uid: Uuid, place: &Place, now: &Now) {
+    pub(super) fn lose_replaced_follower(
+        &mut self,
+        replaced: Uuid,
+        uid: Uuid,
+        place: &NamespacedName,
+        now: &Now,
+    ) {
         if self.follows.unlink(replaced).source {
             self.settle(self.follows.concerned(uid, place), now);
         }
@@ -212,15 +215,15 @@ impl Replica {
     // --- What is asked for ---------------------------------------------------------------------------------------
 
     /// Says what has to be watched, and reads what no watch will show by itself.
-    pub(super) fn look_out(&mut self, now: &Now) {
-        if let Some(lookouts) = self.follows.replan() {
-            self.out.lookouts = Some(lookouts.clone());
+    pub(super) fn watch_source(&mut self, now: &Now) {
+        if let Some(source_watches) = self.follows.replan() {
+            self.out.source_watches = Some(source_watches.clone());
         }
-        if now.mono < self.read_sources_at || now.deaf {
+        if now.mono < self.read_sources_at || now.disconnected {
             return;
         }
         for source in self.follows.take_unread() {
-            if self.flights.len() >= self.settings.concurrency || now.mono < self.patient_until {
+            if self.in_flight.len() >= self.settings.concurrency || now.mono < self.patient_until {
                 self.follows.leave_unread(source);
                 continue;
             }
@@ -228,14 +231,14 @@ impl Replica {
         }
     }
 
-    /// When [`look_out`](Self::look_out) has something to do if nothing happens before.
+    /// When [`watch_source`](Self::watch_source) has something to do if nothing happens before.
     pub(super) fn look_out_at(&self, now: &Now) -> Option<Duration> {
         let at = self.read_sources_at.max(self.patient_until);
         (self.follows.has_unread() && at > now.mono).then_some(at)
     }
 
     /// A source was read that no watch would have shown by itself.
-    pub(super) fn look_answered(&mut self, flight: &Flight, answer: Answer, now: &Now) {
+    pub(super) fn look_answered(&mut self, flight: &Flight, answer: Response, now: &Now) {
         let Request::ReadSource { source } = &flight.request else { return };
         if let Err(refusal) = self.source_answered(source, answer, flight.sent_at, now) {
             tracing::debug!(?source, %refusal, "not read, trying again");
@@ -245,7 +248,7 @@ impl Replica {
     }
 
     /// What a lease follows was read before its end.
-    pub(super) fn confirm_answered(&mut self, uid: Uuid, flight: &Flight, answer: Answer, now: &Now) {
+    pub(super) fn confirm_answered(&mut self, uid: Uuid, flight: &Flight, answer: Response, now: &Now) {
         if let Some(entry) = self.leases.get_mut(&uid) {
             entry.in_flight = false;
         }
@@ -258,12 +261,12 @@ impl Replica {
         }
         self.writer.done(&Work::Lease(uid), WorkResult::None, read.is_err(), flight.sent_at, now.mono);
         if read.is_ok() {
-            self.touch_lease(uid, now);
+            self.enqueue_lease(uid, now);
         }
     }
 
     /// A follower of the primary has read what a lease follows that seems overdue.
-    pub(super) fn source_checked(&mut self, flight: &Flight, answer: Answer, now: &Now) {
+    pub(super) fn source_checked(&mut self, flight: &Flight, answer: Response, now: &Now) {
         let Request::ReadSource { source } = &flight.request else { return };
         if let Err(refusal) = self.source_answered(source, answer, flight.sent_at, now) {
             tracing::debug!(?source, %refusal, "not read");
@@ -274,20 +277,20 @@ impl Replica {
     fn source_answered(
         &mut self,
         source: &Source,
-        answer: Answer,
+        answer: Response,
         asked: Duration,
         now: &Now,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         match answer {
-            Answer::Source(sighting) => self.see_source(source, Some(*sighting), now),
-            Answer::Lease(lease) => self.see_lease(&lease, now),
-            Answer::Gone if source.kind == SourceKind::Lease => {
+            Response::Source(source_state) => self.see_source(source, Some(*source_state), now),
+            Response::Lease(lease) => self.see_lease(&lease, now),
+            Response::Gone if source.kind == SourceKind::Lease => {
                 if let Some((uid, _)) = self.leases.at(&source.place) {
                     self.bury_lease(uid, now);
                 }
             }
-            Answer::Gone => self.see_source(source, None, now),
-            Answer::Refused(Refusal::Forbidden(message)) if source.kind != SourceKind::Lease => {
+            Response::Gone => self.see_source(source, None, now),
+            Response::Refused(RequestError::Forbidden(message)) if source.kind != SourceKind::Lease => {
                 if self.follows.set_unseen(source, Some(following::UNWATCHED)) {
                     tracing::warn!(?source, message, "what leases follow can't be read, trying again");
                     self.settle_followers(source, now);
@@ -296,8 +299,8 @@ impl Replica {
                 self.read_sources_at = now.mono + READ_FORBIDDEN_AGAIN;
                 return Ok(());
             }
-            Answer::Refused(refusal) => return Err(refusal),
-            Answer::Lessor(_) | Answer::Object(_) | Answer::Deleted => return Ok(()),
+            Response::Refused(refusal) => return Err(refusal),
+            Response::Lessor(_) | Response::Object(_) | Response::Deleted => return Ok(()),
         }
         self.follows.was_read(source, asked, now.mono);
         if self.follows.set_unseen(source, None) {

@@ -14,22 +14,19 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
     jiff::Timestamp,
 };
+use lessor_api::lessor::KINDS_READY;
 use serde_json::json;
 
 use super::{Cause, Replica};
-use lessor_api::lessor::KINDS_READY;
-use crate::index::attachments::Hindrance;
-use crate::index::attachments::Kind;
-use crate::index::attachments::Object;
-use crate::index::attachments::ObjectId;
-use crate::clocks::Now;
-use crate::attachable::KindName;
-use crate::user_event::About;
-use crate::user_event::Notice;
-use crate::request::Answer;
-use crate::request::Request;
-use crate::watch_health::Trouble;
-use crate::observation::Failure;
+use crate::{
+    attachable::KindName,
+    clocks::Now,
+    index::attachments::{Hindrance, Kind, Object, ObjectId},
+    observation::Failure,
+    request::{Request, Response},
+    user_event::{About, UserEvent},
+    watch_health::KindProblem,
+};
 
 /// How often the condition is written at most.
 const WRITE_INTERVAL: Duration = Duration::from_secs(5);
@@ -66,12 +63,12 @@ impl Replica {
             Err(_) => Vec::new(),
         };
         for place in gone {
-            self.touch_place(&place, now);
+            self.enqueue_name(&place, now);
         }
         match found {
             Ok(found) => tracing::debug!(%kind, version = found.resource.version, "found"),
             Err(failure) => {
-                if self.sights.unknown(kind, &failure, now) {
+                if self.watch_health.unknown(kind, &failure, now) {
                     tracing::warn!(%kind, %failure, "can't be attached, looking for it again and again");
                 }
             }
@@ -81,7 +78,7 @@ impl Replica {
     /// A kind that couldn't be seen is seen again: what waited for it can go on.
     pub(super) fn see_clearly(&mut self, now: &Now) {
         for uid in std::mem::take(&mut self.lingering) {
-            self.touch_lease(uid, now);
+            self.enqueue_lease(uid, now);
         }
     }
 
@@ -100,29 +97,34 @@ impl Replica {
             if let Some(hindrance) = object.hindrance().filter(|hindrance| hindrance.reason == FORBIDDEN) {
                 let hindrance = Hindrance { retry_at: Some(now.mono), ..hindrance.clone() };
                 object.hinder(hindrance);
-                self.touch_object(&id, now);
+                self.enqueue_object(&id, now);
             }
         }
     }
 
     /// When [`report_kinds`](Self::report_kinds) may have something to say if nothing happens before.
     pub(super) fn report_kinds_at(&self, now: &Now) -> Option<Duration> {
-        if self.leading.is_none() || now.deaf {
+        if self.leading.is_none() || now.disconnected {
             return None;
         }
         let allowed = Some(self.kind_report.not_before).filter(|at| *at > now.mono);
-        allowed.into_iter().chain(self.sights.troubles_change_at(now.mono)).min()
+        allowed.into_iter().chain(self.watch_health.troubles_change_at(now.mono)).min()
     }
 
     /// Brings the condition of `Lessor` up to date.
     pub(super) fn report_kinds(&mut self, now: &Now) {
         let held_back = self.kind_report.in_flight || now.mono < self.kind_report.not_before;
-        if self.leading.is_none() || self.stopping.is_some() || now.deaf || self.orphaned || held_back {
+        if self.leading.is_none()
+            || self.stopping.is_some()
+            || now.disconnected
+            || self.lessor_crd_missing
+            || held_back
+        {
             return;
         }
         let complaints = self.complaints(now);
         self.tell_of_kinds(&complaints);
-        let Some(known) = self.arbitration.known().filter(|_| !self.arbitration.is_busy()) else { return };
+        let Some(known) = self.election.known().filter(|_| !self.election.is_busy()) else { return };
         let current = known.status.conditions.iter().find(|condition| condition.type_ == KINDS_READY);
         if complaints.is_empty() && current.is_none_or(|current| current.status == "True") {
             return;
@@ -142,13 +144,13 @@ impl Replica {
         self.send(Cause::Kinds, request, now.mono + self.settings.lease_duration, now);
     }
 
-    pub(super) fn kinds_answered(&mut self, answer: &Answer, now: &Now) {
+    pub(super) fn kinds_answered(&mut self, answer: &Response, now: &Now) {
         self.kind_report.in_flight = false;
         self.kind_report.not_before = now.mono + WRITE_INTERVAL;
         match answer {
-            Answer::Lessor(lessor) => self.see_lessor(lessor, now),
+            Response::Lessor(lessor) => self.see_lessor(lessor, now),
             // Somebody wrote it meanwhile, and the watch will show it.
-            Answer::Refused(refusal) => tracing::debug!(%refusal, "condition of kinds not written"),
+            Response::Refused(refusal) => tracing::debug!(%refusal, "condition of kinds not written"),
             _ => {}
         }
     }
@@ -163,7 +165,7 @@ impl Replica {
             !ids.is_empty()
         });
         let mut complaints: Vec<Complaint> =
-            self.sights.troubles(now.mono).into_iter().map(Complaint::of).collect();
+            self.watch_health.troubles(now.mono).into_iter().map(Complaint::of).collect();
         for (kind, ids) in &self.kind_report.refused {
             // One that can't be watched is complained about already.
             if complaints.iter().any(|complaint| complaint.kind == *kind) {
@@ -183,7 +185,7 @@ impl Replica {
 
     /// Says what is new, once.
     fn tell_of_kinds(&mut self, complaints: &[Complaint]) {
-        let known = self.arbitration.known();
+        let known = self.election.known();
         let published = known.and_then(|known| {
             known.status.conditions.iter().find(|condition| condition.type_ == KINDS_READY)
         });
@@ -196,14 +198,14 @@ impl Replica {
                 continue;
             }
             let note = format!("{complaint} ({})", complaint.long);
-            self.out.notices.push(Notice::warning(About::Lessor, complaint.reason, note));
+            self.out.user_events.push(UserEvent::warning(About::Lessor, complaint.reason, note));
         }
         let out = &mut self.out;
         self.kind_report.said.retain(|kind, _| {
             let lasts = complaints.iter().any(|complaint| complaint.kind == *kind);
             if !lasts {
                 let note = format!("{kind} can be attached again");
-                out.notices.push(Notice::normal(About::Lessor, "KindReady", note));
+                out.user_events.push(UserEvent::normal(About::Lessor, "KindReady", note));
             }
             lasts
         });
@@ -211,7 +213,7 @@ impl Replica {
 }
 
 impl Complaint {
-    fn of(trouble: Trouble) -> Self {
+    fn of(trouble: KindProblem) -> Self {
         let (reason, short) = match &trouble.failure {
             Failure::NoSuchKind => ("NotInstalled", "the kind is not installed"),
             Failure::Unusable(_) => ("Unusable", "the kind can't be attached"),

@@ -1,15 +1,15 @@
 //! What strangers write into the objects that a replica reads: anything at all.
 
 use k8s_openapi::jiff::Timestamp;
+use lessor_api::{Lease, Lessor};
 use proptest::{prelude::*, sample::select};
 use serde_json::{Value, json};
 
 use super::tests::Play;
-use lessor_api::Lease;
-use lessor_api::Lessor;
-use crate::request::Request;
-use crate::observation::Observation;
-use crate::observation::Seen;
+use crate::{
+    observation::{Event, Observation},
+    request::Request,
+};
 
 /// Where a stranger may write, in a lease.
 const PLACES: [&str; 22] = [
@@ -45,7 +45,7 @@ const PLACES_OF_LESSOR: [&str; 10] = [
     "/status/acquireTime",
     "/status/provedTime",
     "/status/transitions",
-    "/status/heldMilliseconds",
+    "/status/pausedMilliseconds",
     "/status/leases",
     "/status/version",
     "/status/conditions",
@@ -154,7 +154,7 @@ proptest! {
         for (version, changes) in [(100, &changes), (101, &later)] {
             // Whatever can't be read never comes so far.
             if let Ok(lease) = serde_json::from_value(lease(version, changes)) {
-                play.observe(Observation::Lease(None, Seen::There(Box::new(lease))));
+                play.observe(Observation::Lease(None, Event::Applied(Box::new(lease))));
             }
             play.pass(7_000);
         }
@@ -169,7 +169,7 @@ proptest! {
     ) {
         let mut play = if leads { Play::primary() } else { Play::follower() };
         if let Ok(lessor) = serde_json::from_value::<Lessor>(lessor(100, &changes)) {
-            play.observe(Observation::Lessor(Seen::There(Box::new(lessor))));
+            play.observe(Observation::Lessor(Event::Applied(Box::new(lessor))));
         }
         play.pass(7_000);
         play.see_lease(|_| {});

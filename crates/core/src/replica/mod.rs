@@ -1,50 +1,50 @@
 //! One replica: everything that it has seen, and what it decides to do about it.
 //!
 //! A plain state machine. It takes observations, answers and the time, and gives out requests and notices; it does no I/O
-//! and starts no task. The [shell](SHELL::runtime) around it does.
+//! and starts no task. The runtime around it does.
 
-mod act;
-mod answers;
-mod digest;
+mod debug;
+mod dispatch;
+mod enqueue;
 mod follow;
 mod kinds;
-mod next;
 mod observe;
-mod report;
+mod response;
 mod role;
+mod state_hash;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
+use lease_engine::LeaseTime;
+use lessor_api::lease::Attached;
 use uuid::Uuid;
+use writer_lease::{self, Term, WriterLease};
 
 use self::kinds::KindReport;
-pub use self::report::{AttachmentReport, Hindered, Invalid, KindState, Pending};
-
-use super::{
-    arbitration::Arbitration,
-    attached::{AttachedObjects, ObjectId},
+use crate::{
     budget::Budget,
-    deed::Deed,
-    follow::{Follows, Lookout},
-    hearing::Now,
-    held::CommonHeld,
-    leases::{Entry, Leases},
-    notice::Notice,
-    record::{Place, Version},
-    request::{Refusal, Request},
+    clocks::Now,
+    index::{
+        attachments::{AttachmentIndex, ObjectId},
+        leases::{Entry, LeaseIndex},
+        sources::{SourceIndex, SourceWatch},
+    },
+    leadership::election::Election,
+    lease_object::{NamespacedName, ResourceVersion},
+    liveness::shared_pause::SharedPause,
+    metric_event::MetricEvent,
+    observation::Failure,
+    request::{Request, RequestError},
     settings::Settings,
-    sight::{Scope, Sights},
     timers::Timers,
-    watches::Failure,
+    user_event::UserEvent,
+    watch_health::{Scope, WatchHealth},
 };
-use lessor_api::lease::Attached;
-use lease_engine::LeaseTime;
-use writer_lease;
-use writer_lease::Term;
-use writer_lease::WriterLease;
+
+pub use self::debug::{AttachmentReport, Hindered, Invalid, KindState, Pending};
 
 /// Work that replicas compete for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,13 +66,13 @@ pub struct Output {
     /// Give these up: this replica leads no more.
     pub cancelled: Vec<Ticket>,
     /// Tell people.
-    pub notices: Vec<Notice>,
+    pub user_events: Vec<UserEvent>,
     /// Count these.
-    pub deeds: Vec<Deed>,
+    pub metric_events: Vec<MetricEvent>,
     /// Hold so much more of the time: nothing could be written meanwhile.
     pub hold: Duration,
     /// From now on, watch these for sources that leases follow, and no others; `None`: as before.
-    pub lookouts: Option<BTreeSet<Lookout>>,
+    pub source_watches: Option<BTreeSet<SourceWatch>>,
 }
 
 /// A request under way.
@@ -87,8 +87,8 @@ struct Flight {
 enum Cause {
     Lease(Uuid, Doing),
     /// The object, its version when the request was decided on, and the leases with which it or its keys go.
-    Object(ObjectId, Version, Box<str>),
-    Arbitration,
+    Object(ObjectId, ResourceVersion, Box<str>),
+    Election,
     /// Is the server heard again?
     Probe,
     /// A fresh look at work that seems overdue, before the lead is claimed for it.
@@ -124,7 +124,7 @@ enum Timer {
     // Boxed, since most are of leases.
     Object(Box<ObjectId>),
     /// Something is attached to a name that no lease has.
-    Pending(Box<Place>),
+    Pending(Box<NamespacedName>),
 }
 
 /// How often a replica asks whether the server is heard, where nothing else tells.
@@ -142,26 +142,26 @@ const LATE: Duration = Duration::from_millis(500);
 #[derive(Clone)]
 pub struct Replica {
     settings: Settings,
-    leases: Leases,
-    objects: AttachedObjects,
+    leases: LeaseIndex,
+    objects: AttachmentIndex,
     writer: WriterLease<Work>,
-    arbitration: Arbitration,
+    election: Election,
     lessor_seen: bool,
     /// How these watches fail, as long as they have shown nothing.
     lessor_failure: Option<Failure>,
     /// Why the server doesn't let this replica compete, as people were told.
-    lessor_refusal: Option<Refusal>,
+    lessor_refusal: Option<RequestError>,
     lease_failure: Option<Failure>,
     /// Whether all leases have been shown, by scope.
     leases_seen: BTreeMap<Scope, bool>,
-    sights: Sights,
+    watch_health: WatchHealth,
     kind_report: KindReport,
-    follows: Follows,
+    follows: SourceIndex,
     /// When sources may be read again that could not be read.
     read_sources_at: Duration,
     /// What people were told of as pending.
-    pending_said: HashMap<Place, BTreeSet<ObjectId>>,
-    flights: BTreeMap<Ticket, Flight>,
+    pending_said: HashMap<NamespacedName, BTreeSet<ObjectId>>,
+    in_flight: BTreeMap<Ticket, Flight>,
     next_ticket: Ticket,
     timers: Timers<Timer>,
     /// Ended leases that wait for what may be attached to them unseen, each with a timer. Every watch that is opened again
@@ -175,7 +175,7 @@ pub struct Replica {
     /// The term that this replica leads under, as the lessor in memory was told.
     leading: Option<Term>,
     /// The kind `Lessor` is gone: only what nobody else could finish is finished.
-    orphaned: bool,
+    lessor_crd_missing: bool,
     /// When this replica last asked whether the server is heard, or was answered that.
     probed_at: Duration,
     /// When the last accepted write was sent that shows that holders can renew.
@@ -183,7 +183,7 @@ pub struct Replica {
     /// How much of the time was no lease time when the server was last heard.
     held: Duration,
     /// For how long nothing could be written, as far as replicas have told each other; `None` before the `Lessor` was seen.
-    held_by_all: Option<CommonHeld>,
+    shared_pause: Option<SharedPause>,
     /// What of that this replica had found out when it last wrote the `Lessor`.
     saying: Duration,
     /// Until when this replica asks for signs of life.
@@ -197,8 +197,8 @@ impl Replica {
     pub fn new(settings: Settings) -> Self {
         let scopes = settings.scopes();
         let kinds = settings.attachable.iter().map(|kind| kind.to_string().into());
-        let sights = Sights::new(kinds, &scopes);
-        let follows = Follows::new(settings.follow.iter().copied(), settings.namespaces.is_empty());
+        let watch_health = WatchHealth::new(kinds, &scopes);
+        let follows = SourceIndex::new(settings.follow.iter().copied(), settings.namespaces.is_empty());
         let writer = WriterLease::new(writer_lease::Config {
             max_running: settings.concurrency,
             // A replica's own, from its name.
@@ -206,21 +206,21 @@ impl Replica {
             ..writer_lease::Config::new(settings.lease_duration)
         });
         Self {
-            leases: Leases::new(&settings),
-            objects: AttachedObjects::default(),
+            leases: LeaseIndex::new(&settings),
+            objects: AttachmentIndex::default(),
             writer,
-            arbitration: Arbitration::new(settings.identity.clone()),
+            election: Election::new(settings.identity.clone()),
             lessor_seen: false,
             lessor_failure: None,
             lessor_refusal: None,
             lease_failure: None,
             leases_seen: scopes.into_iter().map(|scope| (scope, false)).collect(),
-            sights,
+            watch_health,
             kind_report: KindReport::default(),
             follows,
             read_sources_at: Duration::ZERO,
             pending_said: HashMap::new(),
-            flights: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             next_ticket: 0,
             timers: Timers::default(),
             lingering: BTreeSet::new(),
@@ -228,11 +228,11 @@ impl Replica {
             unrefreshed: Timers::default(),
             patient_until: Duration::ZERO,
             leading: None,
-            orphaned: false,
+            lessor_crd_missing: false,
             probed_at: Duration::ZERO,
             shown_at: Duration::ZERO,
             held: Duration::ZERO,
-            held_by_all: None,
+            shared_pause: None,
             saying: Duration::ZERO,
             watchful_until: Duration::ZERO,
             stopping: None,
@@ -243,7 +243,7 @@ impl Replica {
 
     /// Whether enough has been seen to act at all.
     pub fn is_ready(&self) -> bool {
-        self.lessor_seen && self.all_leases_seen() && self.sights.unseen().next().is_none()
+        self.lessor_seen && self.all_leases_seen() && self.watch_health.unseen().next().is_none()
     }
 
     fn all_leases_seen(&self) -> bool {
@@ -264,7 +264,7 @@ impl Replica {
                 missing.push(self.waiting_for(&what, &self.lease_failure));
             }
         }
-        missing.extend(self.sights.unseen().map(|kind| self.waiting_for(kind, &None)));
+        missing.extend(self.watch_health.unseen().map(|kind| self.waiting_for(kind, &None)));
         missing
     }
 
@@ -279,12 +279,12 @@ impl Replica {
     }
 
     /// The leases that this replica knows.
-    pub fn leases(&self) -> &Leases {
+    pub fn leases(&self) -> &LeaseIndex {
         &self.leases
     }
 
     /// What leases follow.
-    pub fn follows(&self) -> &Follows {
+    pub fn follows(&self) -> &SourceIndex {
         &self.follows
     }
 
@@ -310,7 +310,7 @@ impl Replica {
 
     /// How many requests are under way.
     pub fn in_flight(&self) -> usize {
-        self.flights.len()
+        self.in_flight.len()
     }
 
     /// Every attached object, and whether a lease that it is attached to isn't there.
@@ -332,7 +332,7 @@ impl Replica {
             self.act(now);
             self.probe(now);
             self.report_kinds(now);
-            self.look_out(now);
+            self.watch_source(now);
         } else if !self.leases.is_empty() {
             // The time of those that are known runs, whatever has yet to be seen.
             self.probe(now);
@@ -361,11 +361,11 @@ impl Replica {
     /// When the next deadline, or its approach, comes on the replica's clock.
     fn next_deadline(&mut self, now: &Now) -> Option<Duration> {
         // While lease time stands still no deadline comes nearer; whoever hears the server again looks again.
-        if now.deaf {
+        if now.disconnected {
             return None;
         }
         let deadline = self.leases.next_due()?;
-        let at = act::mono_of(deadline, now);
+        let at = dispatch::mono_of(deadline, now);
         if self.leading.is_none() {
             // One that is due already waits in the writer lease.
             return (at > now.mono).then_some(at);
@@ -390,6 +390,6 @@ fn number(of: impl std::hash::Hash) -> u64 {
 }
 
 #[cfg(test)]
-mod strangers;
+mod malformed_objects;
 #[cfg(test)]
 mod tests;

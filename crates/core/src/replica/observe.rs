@@ -3,28 +3,22 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use lessor_api::{Lease, Recorded};
 use uuid::Uuid;
+use writer_lease::{self, Holder, Term};
 
 use super::{Replica, Timer, Work, is_released};
-use lessor_api::Lease;
-use lessor_api::Recorded;
-use crate::index::attachments::Kind;
-use crate::index::attachments::ObjectId;
-use crate::metric_event::Deed;
-use crate::clocks::Now;
-use crate::liveness::shared_pause::CommonHeld;
-use crate::index::leases::Entry;
-use crate::lease_object::Place;
-use crate::lease_object::Record;
-use crate::lease_object::Version;
-use crate::lease_object::uid_of;
-use crate::lease_object::version_of;
-use crate::observation::Failure;
-use crate::observation::Observation;
-use crate::observation::Seen;
-use writer_lease;
-use writer_lease::Holder;
-use writer_lease::Term;
+use crate::{
+    clocks::Now,
+    index::{
+        attachments::{Kind, ObjectId},
+        leases::Entry,
+    },
+    lease_object::{LeaseObject, NamespacedName, ResourceVersion, uid_of, version_of},
+    liveness::shared_pause::SharedPause,
+    metric_event::MetricEvent,
+    observation::{Event, Failure, Observation},
+};
 
 impl Replica {
     /// Takes in what a watch shows.
@@ -34,44 +28,45 @@ impl Replica {
             Observation::Lease(scope, seen) => self.observe_leases(scope, seen, now),
             Observation::Kind(kind, found) => self.observe_kind(&kind, found, now),
             Observation::Object(kind, scope, seen) => self.observe_objects(&kind, scope, seen, now),
-            Observation::Source(lookout, seen) => self.observe_source(&lookout, seen, now),
+            Observation::Source(source_watch, seen) => self.observe_source(&source_watch, seen, now),
         }
         self.follow_role(now);
     }
 
-    pub(super) fn observe_lessor(&mut self, seen: Seen<lessor_api::Lessor>, now: &Now) {
+    pub(super) fn observe_lessor(&mut self, seen: Event<lessor_api::Lessor>, now: &Now) {
         match seen {
-            Seen::There(lessor) => {
+            Event::Applied(lessor) => {
                 self.lessor_failure = None;
                 self.see_lessor(&lessor, now);
             }
-            Seen::Gone(lessor) => {
-                let version = version_of(lessor.metadata.resource_version.as_deref()).unwrap_or(Version::MAX);
+            Event::Deleted(lessor) => {
+                let version =
+                    version_of(lessor.metadata.resource_version.as_deref()).unwrap_or(ResourceVersion::MAX);
                 // It may have come back before the news that it is gone.
-                if self.arbitration.known().is_none_or(|known| known.version <= version) {
+                if self.election.known().is_none_or(|known| known.version <= version) {
                     self.see_no_lessor(now);
                 }
             }
-            Seen::All(shown) => {
+            Event::Synced(shown) => {
                 self.lessor_seen = true;
                 self.lessor_failure = None;
                 if shown.is_empty() {
                     self.see_no_lessor(now);
                 }
             }
-            Seen::Interrupted | Seen::Resumed => {}
-            Seen::Failing(failure) => note_failure("lessors.lessor.dev", failure, &mut self.lessor_failure),
+            Event::Interrupted | Event::Resumed => {}
+            Event::Failing(failure) => note_failure("lessors.lessor.dev", failure, &mut self.lessor_failure),
         }
     }
 
     pub(super) fn see_lessor(&mut self, lessor: &lessor_api::Lessor, now: &Now) {
-        match self.arbitration.see(lessor) {
+        match self.election.see(lessor) {
             Ok(Some((holder, term))) => {
-                self.hold_with_others(&holder, now);
+                self.apply_shared_pause(&holder, now);
                 self.writer.observe_claim(holder, term, now.mono);
-                if std::mem::take(&mut self.orphaned) {
+                if std::mem::take(&mut self.lessor_crd_missing) {
                     // Whatever was looked at meanwhile had nothing next.
-                    self.touch_leases(now);
+                    self.enqueue_leases(now);
                 }
             }
             Ok(None) => {}
@@ -80,9 +75,9 @@ impl Replica {
     }
 
     /// Holds what others have held since nothing could be written.
-    fn hold_with_others(&mut self, holder: &Holder, now: &Now) {
-        let Some(known) = self.arbitration.known() else { return };
-        match &mut self.held_by_all {
+    fn apply_shared_pause(&mut self, holder: &Holder, now: &Now) {
+        let Some(known) = self.election.known() else { return };
+        match &mut self.shared_pause {
             Some(held) if *holder == Holder::Me => held.see_own(known, now),
             Some(held) => {
                 let missed = held.see(known, now);
@@ -90,17 +85,17 @@ impl Replica {
                 // No outage of this replica's own.
                 self.held += missed;
             }
-            none => *none = Some(CommonHeld::new(known, now)),
+            none => *none = Some(SharedPause::new(known, now)),
         }
     }
 
     pub(super) fn see_no_lessor(&mut self, now: &Now) {
-        self.arbitration.see_none();
+        self.election.see_none();
         match self.leading {
             // Somebody deleted it. Its primary makes it anew, before others find that there is none.
             Some(term) if self.stopping.is_none() => {
-                if !self.arbitration.is_busy() {
-                    let next = self.arbitration.prove(term, &self.statement(now));
+                if !self.election.is_busy() {
+                    let next = self.election.prove(term, &self.statement(now));
                     self.arbitrate(next, now);
                 }
             }
@@ -110,13 +105,13 @@ impl Replica {
         }
     }
 
-    pub(super) fn observe_leases(&mut self, scope: Option<Arc<str>>, seen: Seen<Lease>, now: &Now) {
+    pub(super) fn observe_leases(&mut self, scope: Option<Arc<str>>, seen: Event<Lease>, now: &Now) {
         match seen {
-            Seen::There(lease) => {
+            Event::Applied(lease) => {
                 self.lease_failure = None;
                 self.see_lease(&lease, now);
             }
-            Seen::Gone(lease) => {
+            Event::Deleted(lease) => {
                 if let (Ok(uid), Ok(version)) = (
                     uid_of(lease.metadata.uid.as_deref()),
                     version_of(lease.metadata.resource_version.as_deref()),
@@ -125,26 +120,26 @@ impl Replica {
                     self.lose_lease(uid, version, now);
                 }
             }
-            Seen::All(shown) => {
+            Event::Synced(shown) => {
                 self.leases.all_shown(scope.as_deref(), &shown);
                 for uid in self.leases.missing(scope.as_deref(), &shown) {
-                    self.lose_lease(uid, Version::MAX, now);
+                    self.lose_lease(uid, ResourceVersion::MAX, now);
                 }
                 let had_seen_all = self.all_leases_seen();
                 self.leases_seen.insert(scope, true);
                 self.lease_failure = None;
                 if !had_seen_all && self.all_leases_seen() {
-                    self.touch_pending(now);
+                    self.enqueue_pending(now);
                 }
                 self.settle_followers_of_leases(now);
             }
-            Seen::Interrupted | Seen::Resumed => {}
-            Seen::Failing(failure) => note_failure("leases.lessor.dev", failure, &mut self.lease_failure),
+            Event::Interrupted | Event::Resumed => {}
+            Event::Failing(failure) => note_failure("leases.lessor.dev", failure, &mut self.lease_failure),
         }
     }
 
     pub(super) fn see_lease(&mut self, lease: &Lease, now: &Now) {
-        let record = match Record::read(lease) {
+        let record = match LeaseObject::read(lease) {
             Ok(record) => record,
             Err(error) => {
                 tracing::warn!(lease = lease.metadata.name, %error, "unreadable lease");
@@ -166,10 +161,10 @@ impl Replica {
             self.see_done(&Work::Lease(uid), now);
         }
         if change.renewed && self.leading.is_some() {
-            self.out.deeds.push(Deed::Renewed);
+            self.out.metric_events.push(MetricEvent::Renewed);
         }
         if let Some(term) = term {
-            // No term is above the version of the write that claimed it, see `arbitration`.
+            // No term is above the version of the write that claimed it, see `election`.
             self.writer.allow_terms(Term::try_from(version).unwrap_or_default());
             let meaning = if change.status_written {
                 self.writer.observe(term, now.mono)
@@ -201,12 +196,12 @@ impl Replica {
         self.see_follower(uid, &place, change, now);
         // A release that the primary calls hindered is no overdue work any more.
         if change.new || change.ended || change.released || was_doubtful {
-            self.touch_attached(&place, now);
+            self.enqueue_attached(&place, now);
         }
-        self.touch_lease(uid, now);
+        self.enqueue_lease(uid, now);
     }
 
-    pub(super) fn lose_lease(&mut self, uid: Uuid, version: Version, now: &Now) {
+    pub(super) fn lose_lease(&mut self, uid: Uuid, version: ResourceVersion, now: &Now) {
         let Some(entry) = self.leases.remove(uid, version) else { return };
         if entry.record.status.has_ended() {
             self.see_done(&Work::Lease(uid), now);
@@ -215,11 +210,11 @@ impl Replica {
         self.timers.clear(&Timer::Lease(uid));
         self.lingering.remove(&uid);
         self.lose_follower(uid, &entry.record.place, now);
-        self.touch_attached(&entry.record.place, now);
+        self.enqueue_attached(&entry.record.place, now);
     }
 
     /// A lease is gone whose end no watch has shown: another has its name, `uid`.
-    fn lose_replaced(&mut self, replaced: Uuid, uid: Uuid, place: &Place, now: &Now) {
+    fn lose_replaced(&mut self, replaced: Uuid, uid: Uuid, place: &NamespacedName, now: &Now) {
         self.writer.remove(&Work::Lease(replaced));
         self.timers.clear(&Timer::Lease(replaced));
         self.lingering.remove(&replaced);
@@ -230,47 +225,47 @@ impl Replica {
         &mut self,
         kind: &Arc<Kind>,
         scope: Option<Arc<str>>,
-        seen: Seen<ObjectMeta>,
+        seen: Event<ObjectMeta>,
         now: &Now,
     ) {
         let id_of = |meta: &ObjectMeta| ObjectId {
             kind: kind.clone(),
-            place: Place::new(
+            place: NamespacedName::new(
                 meta.namespace.as_deref().unwrap_or_default(),
                 meta.name.as_deref().unwrap_or_default(),
             ),
         };
         match seen {
-            Seen::There(meta) => self.see_object(&id_of(&meta), &meta, now),
-            Seen::Gone(meta) => {
+            Event::Applied(meta) => self.see_object(&id_of(&meta), &meta, now),
+            Event::Deleted(meta) => {
                 let version = version_of(meta.resource_version.as_deref()).ok();
                 self.lose_object(&id_of(&meta), version, now);
             }
-            Seen::All(shown) => {
+            Event::Synced(shown) => {
                 for id in self.objects.missing(kind, scope.as_deref(), &shown) {
                     self.lose_object(&id, None, now);
                 }
-                self.sights.synced(&kind.name(), &scope, now);
+                self.watch_health.synced(&kind.name(), &scope, now);
                 self.see_clearly(now);
             }
-            Seen::Interrupted => self.sights.interrupted(&kind.name(), &scope, now),
-            Seen::Resumed => {
-                if self.sights.resumed(&kind.name(), &scope, now) {
+            Event::Interrupted => self.watch_health.interrupted(&kind.name(), &scope, now),
+            Event::Resumed => {
+                if self.watch_health.resumed(&kind.name(), &scope, now) {
                     self.see_clearly(now);
                 }
             }
-            Seen::Failing(failure) => {
-                if self.sights.failing(&kind.name(), &scope, failure.clone(), now) {
+            Event::Failing(failure) => {
+                if self.watch_health.failing(&kind.name(), &scope, failure.clone(), now) {
                     tracing::warn!(%kind, %failure, "watch fails, trying again");
                 }
             }
         }
     }
 
-    fn touch_pending(&mut self, now: &Now) {
-        let pending: BTreeSet<Place> = self.pending().map(|(_, place)| place).collect();
+    fn enqueue_pending(&mut self, now: &Now) {
+        let pending: BTreeSet<NamespacedName> = self.pending().map(|(_, place)| place).collect();
         for place in pending {
-            self.touch_place(&place, now);
+            self.enqueue_name(&place, now);
         }
     }
 
@@ -296,27 +291,27 @@ impl Replica {
         if was_due && self.removal(id).is_none() {
             self.see_done(&Work::Object(id.clone()), now);
         }
-        self.touch_object(id, now);
+        self.enqueue_object(id, now);
         for place in applied.leases {
-            self.touch_place(&place, now);
+            self.enqueue_name(&place, now);
         }
     }
 
-    pub(super) fn lose_object(&mut self, id: &ObjectId, version: Option<Version>, now: &Now) {
+    pub(super) fn lose_object(&mut self, id: &ObjectId, version: Option<ResourceVersion>, now: &Now) {
         self.tell_late_removal(id, version);
         let was_due = self.leading.is_none() && self.removal(id).is_some();
         let touched = self.objects.remove(id, version);
         if was_due && self.objects.get(id).is_none() {
             self.see_done(&Work::Object(id.clone()), now);
         }
-        self.touch_object(id, now);
+        self.enqueue_object(id, now);
         for place in touched {
-            self.touch_place(&place, now);
+            self.enqueue_name(&place, now);
         }
     }
 
     /// The server is heard again after this replica was deaf.
-    pub fn heard_again(&mut self, now: &Now) {
+    pub fn reconnected(&mut self, now: &Now) {
         self.writer.deaf_until(now.mono);
     }
 }

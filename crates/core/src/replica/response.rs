@@ -3,41 +3,35 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use lessor_api::{Lease, lease::Attached};
 use uuid::Uuid;
+use writer_lease::WorkResult;
 
 use super::{Cause, Doing, Flight, Replica, Ticket, Work, kinds};
-use lessor_api::Lease;
-use lessor_api::lease::Attached;
-use crate::index::attachments::Hindrance;
-use crate::index::attachments::Object;
-use crate::index::attachments::ObjectId;
-use crate::index::attachments::Removal;
-use crate::metric_event::Deed;
-use crate::clocks::Now;
-use crate::user_event::About;
-use crate::user_event::Notice;
-use crate::lease_object::Place;
-use crate::lease_object::Version;
-use crate::request::Answer;
-use crate::request::Refusal;
-use crate::request::Request;
-use crate::decide::lease::granted_ttl;
-use writer_lease::WorkResult;
+use crate::{
+    clocks::Now,
+    decide::lease::granted_ttl,
+    index::attachments::{Hindrance, Object, ObjectId, Removal},
+    lease_object::{NamespacedName, ResourceVersion},
+    metric_event::MetricEvent,
+    request::{Request, RequestError, Response},
+    user_event::{About, UserEvent},
+};
 
 /// What people are told of a lease that goes without an end.
 const ABANDONED: &str = "deleted, but its status can't be written: it goes, and what is attached to it stays";
 
 impl Replica {
     /// Takes in the answer to a request.
-    pub fn answer(&mut self, ticket: Ticket, answer: Answer, now: &Now) {
-        let Some(flight) = self.flights.remove(&ticket) else { return };
-        if let Answer::Refused(Refusal::Throttled(wait)) = &answer {
+    pub fn answer(&mut self, ticket: Ticket, answer: Response, now: &Now) {
+        let Some(flight) = self.in_flight.remove(&ticket) else { return };
+        if let Response::Refused(RequestError::Throttled(wait)) = &answer {
             self.patient_until = now.mono + wait.unwrap_or(Duration::from_secs(1));
         }
         match flight.cause {
             Cause::Probe => {
                 self.probed_at = now.mono;
-                if let Answer::Lessor(lessor) = &answer {
+                if let Response::Lessor(lessor) = &answer {
                     self.see_lessor(lessor, now);
                 }
             }
@@ -46,7 +40,7 @@ impl Replica {
             Cause::Object(ref id, version, ref leases) => {
                 self.object_answered(id, version, leases, &flight, answer, now)
             }
-            Cause::Arbitration => self.arbitration_answered(&flight, &answer, now),
+            Cause::Election => self.arbitration_answered(&flight, &answer, now),
             Cause::Check(ref work) => self.check_answered(work, &flight, answer, now),
             Cause::Kinds => self.kinds_answered(&answer, now),
             Cause::Look => self.look_answered(&flight, answer, now),
@@ -59,7 +53,7 @@ impl Replica {
         uid: Uuid,
         doing: Doing,
         flight: &Flight,
-        answer: Answer,
+        answer: Response,
         now: &Now,
     ) {
         let work = Work::Lease(uid);
@@ -67,14 +61,14 @@ impl Replica {
             entry.in_flight = false;
         }
         let (result, retry) = match &answer {
-            Answer::Lease(_) if doing == Doing::Read => (WorkResult::None, false),
-            Answer::Lease(_) | Answer::Object(_) | Answer::Lessor(_) | Answer::Deleted => {
+            Response::Lease(_) if doing == Doing::Read => (WorkResult::None, false),
+            Response::Lease(_) | Response::Object(_) | Response::Lessor(_) | Response::Deleted => {
                 (WorkResult::Extend, false)
             }
-            Answer::Gone | Answer::Source(_) => (WorkResult::None, false),
-            Answer::Refused(refusal) => {
+            Response::Gone | Response::Source(_) => (WorkResult::None, false),
+            Response::Refused(refusal) => {
                 self.lease_refused(uid, doing, refusal);
-                (WorkResult::None, !matches!(refusal, Refusal::Conflict | Refusal::LowerTerm))
+                (WorkResult::None, !matches!(refusal, RequestError::Conflict | RequestError::LowerTerm))
             }
         };
         self.writer.done(&work, result, retry, flight.sent_at, now.mono);
@@ -82,7 +76,7 @@ impl Replica {
             self.wrote(flight.sent_at);
         }
         match answer {
-            Answer::Lease(lease) => {
+            Response::Lease(lease) => {
                 if doing != Doing::Read {
                     self.tell(uid, doing, &flight.request, now);
                 }
@@ -92,34 +86,37 @@ impl Replica {
                     self.see_lease(&lease, now);
                 }
             }
-            Answer::Deleted | Answer::Gone => {
+            Response::Deleted | Response::Gone => {
                 self.bury_lease(uid, now);
             }
             _ if retry => {}
-            _ => self.touch_lease(uid, now),
+            _ => self.enqueue_lease(uid, now),
         }
     }
 
     /// An answer says that a lease is gone, whatever the watch still shows.
     pub(super) fn bury_lease(&mut self, uid: Uuid, now: &Now) {
         self.leases.bury(uid);
-        self.lose_lease(uid, Version::MAX, now);
+        self.lose_lease(uid, ResourceVersion::MAX, now);
     }
 
-    pub(super) fn lease_refused(&mut self, uid: Uuid, doing: Doing, refusal: &Refusal) {
+    pub(super) fn lease_refused(&mut self, uid: Uuid, doing: Doing, refusal: &RequestError) {
         self.leases.set_confirming(uid, None);
         let Some(entry) = self.leases.get_mut(&uid) else { return };
         let place = &entry.record.place;
         match refusal {
             // Changed since it was seen, or perhaps written though no answer came: read it before anything else.
-            Refusal::Conflict | Refusal::LowerTerm | Refusal::NoAnswer(_) => {
+            RequestError::Conflict | RequestError::LowerTerm | RequestError::NoAnswer(_) => {
                 entry.stale = true;
                 tracing::debug!(lease = %place, ?doing, %refusal, "reading the lease again");
             }
-            Refusal::Throttled(_) | Refusal::Failing(_) => {
+            RequestError::Throttled(_) | RequestError::Failing(_) => {
                 tracing::debug!(lease = %place, ?doing, %refusal, "trying again");
             }
-            Refusal::Unremovable(_) | Refusal::Invalid(_) | Refusal::Forbidden(_) | Refusal::NoSuchKind => {
+            RequestError::Unremovable(_)
+            | RequestError::Invalid(_)
+            | RequestError::Forbidden(_)
+            | RequestError::NoSuchKind => {
                 tracing::warn!(lease = %place, ?doing, %refusal, "request refused, trying again");
                 let note = format!("the API server refuses our write: {refusal}");
                 self.say_once(uid, "WriteRefused", || note);
@@ -131,13 +128,13 @@ impl Replica {
     /// known in a later version, or no more.
     pub(super) fn tell(&mut self, uid: Uuid, doing: Doing, request: &Request, now: &Now) {
         let Some(place) = request.lease().cloned() else { return };
-        let (deed, reason, note) = match doing {
+        let (metric_event, reason, note) = match doing {
             Doing::Grant => {
                 let entry = self.leases.get(&uid);
                 let ttl = entry.map(|entry| granted_ttl(entry.record.ttl_seconds, &self.settings));
                 let note = ttl.map_or("granted".to_owned(), |ttl| format!("granted for {} s", ttl.as_secs()));
                 self.tell_following(uid, place.clone(), false);
-                (Some(Deed::Granted), "Granted", note)
+                (Some(MetricEvent::Granted), "Granted", note)
             }
             Doing::Follow => {
                 self.tell_following(uid, place, true);
@@ -155,30 +152,34 @@ impl Replica {
                         }
                         let late = now.lease.since(deadline);
                         let note = format!("expired {} ms after its deadline; {going}", late.as_millis());
-                        (Some(Deed::Expired(late)), "Expired", note)
+                        (Some(MetricEvent::Expired(late)), "Expired", note)
                     }
-                    None => {
-                        (Some(Deed::Revoked), "Revoked", format!("revoked: the lease was deleted; {going}"))
-                    }
+                    None => (
+                        Some(MetricEvent::Revoked),
+                        "Revoked",
+                        format!("revoked: the lease was deleted; {going}"),
+                    ),
                 }
             }
-            Doing::Release => (Some(Deed::Released), "Released", "all that was attached is gone".to_owned()),
+            Doing::Release => {
+                (Some(MetricEvent::Released), "Released", "all that was attached is gone".to_owned())
+            }
             Doing::Abandon => (None, "Abandoned", ABANDONED.to_owned()),
             Doing::Read | Doing::Confirm | Doing::Prepare | Doing::Publish | Doing::Delete => {
                 tracing::debug!(lease = %place, ?doing, "done");
                 return;
             }
         };
-        self.out.deeds.extend(deed);
-        self.out.notices.push(Notice::normal(About::Lease(place, uid), reason, note));
+        self.out.metric_events.extend(metric_event);
+        self.out.user_events.push(UserEvent::normal(About::Lease(place, uid), reason, note));
     }
 
     /// Tells whether what a lease follows keeps it alive; that it does only where that is `news`.
-    fn tell_following(&mut self, uid: Uuid, place: Place, news: bool) {
+    fn tell_following(&mut self, uid: Uuid, place: NamespacedName, news: bool) {
         let about = About::Lease(place, uid);
-        self.out.notices.extend(match self.explain_following(uid) {
-            Some((true, note)) if news => Some(Notice::normal(about, "Following", note)),
-            Some((false, note)) => Some(Notice::warning(about, "NotFollowing", note)),
+        self.out.user_events.extend(match self.explain_following(uid) {
+            Some((true, note)) if news => Some(UserEvent::normal(about, "Following", note)),
+            Some((false, note)) => Some(UserEvent::warning(about, "NotFollowing", note)),
             _ => None,
         });
     }
@@ -186,41 +187,41 @@ impl Replica {
     pub(super) fn object_answered(
         &mut self,
         id: &ObjectId,
-        version: Version,
+        version: ResourceVersion,
         leases: &str,
         flight: &Flight,
-        answer: Answer,
+        answer: Response,
         now: &Now,
     ) {
         let work = Work::Object(id.clone());
         let reading = matches!(flight.request, Request::ReadObject { .. });
-        let result = if reading || matches!(answer, Answer::Gone | Answer::Refused(_)) {
+        let result = if reading || matches!(answer, Response::Gone | Response::Refused(_)) {
             WorkResult::None
         } else {
             WorkResult::Extend
         };
-        let retry = matches!(answer, Answer::Refused(Refusal::Throttled(_)));
+        let retry = matches!(answer, Response::Refused(RequestError::Throttled(_)));
         self.writer.done(&work, result, retry, flight.sent_at, now.mono);
         match answer {
-            Answer::Object(meta) => {
+            Response::Object(meta) => {
                 if self.tell_removed(id, leases, flight, Some(&meta)) {
                     self.removal_allowed(&id.kind, now);
                 }
                 self.see_object(id, &meta, now);
             }
-            Answer::Deleted => {
+            Response::Deleted => {
                 self.tell_removed(id, leases, flight, None);
                 self.removal_allowed(&id.kind, now);
                 self.lose_object(id, Some(version), now);
             }
-            Answer::Gone => self.lose_object(id, Some(version), now),
-            Answer::Refused(refusal) => self.object_refused(id, version, &refusal, now),
-            Answer::Lease(_) | Answer::Lessor(_) | Answer::Source(_) => {}
+            Response::Gone => self.lose_object(id, Some(version), now),
+            Response::Refused(refusal) => self.object_refused(id, version, &refusal, now),
+            Response::Lease(_) | Response::Lessor(_) | Response::Source(_) => {}
         }
     }
 
     /// An object that waited for finalizers of its own, after its lease had ended, is gone at last.
-    pub(super) fn tell_late_removal(&mut self, id: &ObjectId, version: Option<Version>) {
+    pub(super) fn tell_late_removal(&mut self, id: &ObjectId, version: Option<ResourceVersion>) {
         let Some(object) = self.objects.get(id).filter(|object| {
             let gone = version.is_none_or(|version| version >= object.version);
             self.leading.is_some() && object.deleting && gone
@@ -229,13 +230,13 @@ impl Replica {
         };
         let uid = object.uid;
         let ended = object.whole.as_ref().is_some_and(|name| {
-            let place = Place::new(id.place.namespace.clone(), name.as_str());
+            let place = NamespacedName::new(id.place.namespace.clone(), name.as_str());
             self.leases.at(&place).is_some_and(|(_, entry)| entry.record.status.has_ended())
         });
         if ended {
             let note = format!("removed with {}", leases_of(object, None));
-            self.out.deeds.push(Deed::RemovedObject);
-            self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), "Removed", note));
+            self.out.metric_events.push(MetricEvent::RemovedObject);
+            self.out.user_events.push(UserEvent::normal(About::Object(id.clone(), uid), "Removed", note));
         }
     }
 
@@ -249,37 +250,43 @@ impl Replica {
         left: Option<&ObjectMeta>,
     ) -> bool {
         let Request::Remove { removal, .. } = &flight.request else { return false };
-        let (uid, deed, reason, note) = match removal {
+        let (uid, metric_event, reason, note) = match removal {
             // Asked for, and not done before its finalizers are gone.
             Removal::Delete { uid, .. } if left.is_some() => {
                 (*uid, None, "Removing", format!("goes with {leases}, and waits for its finalizers"))
             }
             Removal::Delete { uid, .. } => {
-                (*uid, Some(Deed::RemovedObject), "Removed", format!("removed with {leases}"))
+                (*uid, Some(MetricEvent::RemovedObject), "Removed", format!("removed with {leases}"))
             }
             Removal::Keys { uid, keys, .. } | Removal::Members { uid, keys, .. } => {
                 let names: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
                 let note = format!("removed {} with {leases}", names.join(", "));
-                (*uid, Some(Deed::RemovedKeys(keys.len())), "Removed", note)
+                (*uid, Some(MetricEvent::RemovedKeys(keys.len())), "Removed", note)
             }
         };
-        self.out.deeds.extend(deed);
-        self.out.notices.push(Notice::normal(About::Object(id.clone(), uid), reason, note));
+        self.out.metric_events.extend(metric_event);
+        self.out.user_events.push(UserEvent::normal(About::Object(id.clone(), uid), reason, note));
         true
     }
 
-    pub(super) fn object_refused(&mut self, id: &ObjectId, version: Version, refusal: &Refusal, now: &Now) {
+    pub(super) fn object_refused(
+        &mut self,
+        id: &ObjectId,
+        version: ResourceVersion,
+        refusal: &RequestError,
+        now: &Now,
+    ) {
         tracing::debug!(object = %id, %refusal, "not removed");
         let Some(object) = self.objects.get_mut(id) else {
-            self.touch_object(id, now);
+            self.enqueue_object(id, now);
             return;
         };
         // Even if the watch has shown a newer version meanwhile: where others write all the time it is too old again
         // by now, and what is read at once has the best chance.
-        object.stale |= *refusal == Refusal::Conflict;
+        object.stale |= *refusal == RequestError::Conflict;
         if object.version != version {
             // It has changed meanwhile, and was looked at then.
-            self.touch_object(id, now);
+            self.enqueue_object(id, now);
             return;
         }
         let tries = object.hindrance().map_or(0, |hindrance| hindrance.tries) + 1;
@@ -291,24 +298,24 @@ impl Replica {
         };
         let hinder = |reason, message: String, retry_at| Some(Hindrance { reason, message, retry_at, tries });
         let hindrance = match refusal {
-            Refusal::Throttled(_) | Refusal::Conflict => None,
-            Refusal::Unremovable(message) => hinder("NotRemovable", message.clone(), None),
-            Refusal::Invalid(message) if message.contains("immutable") => hinder(
+            RequestError::Throttled(_) | RequestError::Conflict => None,
+            RequestError::Unremovable(message) => hinder("NotRemovable", message.clone(), None),
+            RequestError::Invalid(message) if message.contains("immutable") => hinder(
                 "Immutable",
                 "it is immutable, so no key of it can be removed: delete it, or detach its keys".to_owned(),
                 None,
             ),
-            Refusal::Invalid(message) => {
+            RequestError::Invalid(message) => {
                 hinder("Refused", format!("the API server refuses: {message}"), backoff(60))
             }
-            Refusal::Forbidden(message) => {
+            RequestError::Forbidden(message) => {
                 hinder(kinds::FORBIDDEN, format!("the operator lacks a right: {message}"), backoff(60))
             }
-            Refusal::NoAnswer(_) => {
+            RequestError::NoAnswer(_) => {
                 object.stale = true;
                 hinder("NoAnswer", refusal.to_string(), backoff(5))
             }
-            Refusal::Failing(_) | Refusal::NoSuchKind | Refusal::LowerTerm => {
+            RequestError::Failing(_) | RequestError::NoSuchKind | RequestError::LowerTerm => {
                 hinder("Failing", refusal.to_string(), backoff(30))
             }
         };
@@ -322,14 +329,14 @@ impl Replica {
                     "attached to a lease that has ended, and can't be removed: {}",
                     hindrance.message
                 );
-                self.out.notices.push(Notice::warning(
+                self.out.user_events.push(UserEvent::warning(
                     About::Object(id.clone(), object.uid),
                     "Hindered",
                     note,
                 ));
             }
             if news {
-                self.out.deeds.push(Deed::Hindered(hindrance.reason));
+                self.out.metric_events.push(MetricEvent::Hindered(hindrance.reason));
             }
             object.hinder(hindrance);
         }
@@ -340,10 +347,10 @@ impl Replica {
         if gives_up && self.is_hindered(id) {
             self.writer.show(now.mono);
         }
-        let leases: Vec<Place> = self.objects.leases_of(id);
-        self.touch_object(id, now);
+        let leases: Vec<NamespacedName> = self.objects.leases_of(id);
+        self.enqueue_object(id, now);
         for place in leases {
-            self.touch_place(&place, now);
+            self.enqueue_name(&place, now);
         }
     }
 }

@@ -3,41 +3,37 @@
 use std::time::Duration;
 
 use uuid::Uuid;
+use writer_lease::{Action, WorkResult};
 
 use super::{Cause, Flight, Replica, Work};
-use crate::leadership::election::Move;
-use crate::leadership::election::Statement;
-use crate::leadership::election::Verdict;
-use crate::index::attachments::ObjectId;
-use crate::metric_event::Deed;
-use crate::clocks::Now;
-use crate::user_event::About;
-use crate::user_event::Notice;
-use crate::lease_object::Version;
-use crate::request::Answer;
-use crate::request::Refusal;
-use crate::request::Request;
-use crate::decide::lease::Step;
-use crate::timers::Timers;
-use writer_lease::Action;
-use writer_lease::WorkResult;
+use crate::{
+    clocks::Now,
+    decide::lease::NextStep,
+    index::attachments::ObjectId,
+    leadership::election::{ElectionStep, Outcome, Statement},
+    lease_object::ResourceVersion,
+    metric_event::MetricEvent,
+    request::{Request, RequestError, Response},
+    timers::Timers,
+    user_event::{About, UserEvent},
+};
 
 impl Replica {
-    pub(super) fn arbitrate(&mut self, next: Move, now: &Now) {
+    pub(super) fn arbitrate(&mut self, next: ElectionStep, now: &Now) {
         self.arbitrate_since(next, now.mono, now);
     }
 
-    pub(super) fn arbitrate_since(&mut self, next: Move, sent_at: Duration, now: &Now) {
+    pub(super) fn arbitrate_since(&mut self, next: ElectionStep, sent_at: Duration, now: &Now) {
         // One that is lost must leave the time for another, before others think that nobody is there.
         let until = now.mono + self.settings.lease_duration / 2;
         match next {
-            Move::Send(request) => {
+            ElectionStep::Send(request) => {
                 if let Request::WriteLessor { .. } = request {
-                    self.saying = now.unwritable;
+                    self.saying = now.paused_unwritable;
                 }
-                self.send(Cause::Arbitration, request, until, now);
+                self.send(Cause::Election, request, until, now);
             }
-            Move::Check(work) => {
+            ElectionStep::Check(work) => {
                 let request = match &work {
                     Work::Lease(uid) => self
                         .leases
@@ -51,30 +47,30 @@ impl Replica {
                     }
                     None => {
                         self.writer.remove(&work);
-                        let next = self.arbitration.checked(false, &self.statement(now));
+                        let next = self.election.checked(false, &self.statement(now));
                         self.arbitrate_since(next, sent_at, now);
                     }
                 }
             }
-            Move::Decided(verdict) => {
+            ElectionStep::Decided(verdict) => {
                 tracing::debug!(?verdict, "arbitration");
-                if let Verdict::Proved(_) | Verdict::Claimed(_) = verdict {
+                if let Outcome::Proved(_) | Outcome::Claimed(_) = verdict {
                     self.lessor_refusal = None;
                     self.wrote(sent_at);
                     // Whether or not the definition that is installed knows the field.
                     let saying = self.saying;
-                    self.held_by_all.iter_mut().for_each(|held| held.said(saying));
+                    self.shared_pause.iter_mut().for_each(|held| held.said(saying));
                 }
                 match verdict {
-                    Verdict::Proved(term) => self.writer.proved(term, sent_at),
-                    Verdict::Claimed(term) => self.writer.claimed(term, sent_at, now.mono),
-                    Verdict::Lost => self.writer.lost(now.mono),
-                    Verdict::Abstained => self.writer.abstained(now.mono),
-                    Verdict::Failed => self.writer.arbitration_failed(now.mono),
-                    Verdict::Orphaned(term) => {
-                        self.orphaned = true;
+                    Outcome::Proved(term) => self.writer.proved(term, sent_at),
+                    Outcome::Claimed(term) => self.writer.claimed(term, sent_at, now.mono),
+                    Outcome::Lost => self.writer.lost(now.mono),
+                    Outcome::Abstained => self.writer.abstained(now.mono),
+                    Outcome::Failed => self.writer.arbitration_failed(now.mono),
+                    Outcome::CrdMissing(term) => {
+                        self.lessor_crd_missing = true;
                         // There is nobody to say it to.
-                        self.held_by_all.iter_mut().for_each(|held| held.said(now.unwritable));
+                        self.shared_pause.iter_mut().for_each(|held| held.said(now.paused_unwritable));
                         self.wrote(sent_at);
                         self.writer.proved(term, sent_at);
                     }
@@ -83,54 +79,54 @@ impl Replica {
         }
     }
 
-    pub(super) fn arbitration_answered(&mut self, flight: &Flight, answer: &Answer, now: &Now) {
+    pub(super) fn arbitration_answered(&mut self, flight: &Flight, answer: &Response, now: &Now) {
         match answer {
-            Answer::Lessor(lessor) => self.see_lessor(lessor, now),
-            Answer::Gone | Answer::Deleted => self.arbitration.see_none(),
-            Answer::Refused(refusal) => self.tell_refused(refusal),
-            Answer::Lease(_) | Answer::Source(_) | Answer::Object(_) => {}
+            Response::Lessor(lessor) => self.see_lessor(lessor, now),
+            Response::Gone | Response::Deleted => self.election.see_none(),
+            Response::Refused(refusal) => self.tell_refused(refusal),
+            Response::Lease(_) | Response::Source(_) | Response::Object(_) => {}
         }
-        let next = self.arbitration.answered(answer, &flight.request, &self.statement(now));
+        let next = self.election.answered(answer, &flight.request, &self.statement(now));
         self.arbitrate_since(next, flight.sent_at, now);
     }
 
     /// What this replica would write into the `Lessor`.
     pub(super) fn statement(&self, now: &Now) -> Statement {
-        let held = self.held_by_all.as_ref().map_or(Duration::ZERO, |held| held.sum(now));
+        let held = self.shared_pause.as_ref().map_or(Duration::ZERO, |held| held.sum(now));
         Statement { at: now.wall, leases: self.leases.len(), held }
     }
 
     /// A right that is missing keeps a replica from leading, and perhaps all of them: it is told, but not at each try.
-    fn tell_refused(&mut self, refusal: &Refusal) {
-        if let Refusal::Forbidden(_) | Refusal::Invalid(_) = refusal
+    fn tell_refused(&mut self, refusal: &RequestError) {
+        if let RequestError::Forbidden(_) | RequestError::Invalid(_) = refusal
             && self.lessor_refusal.as_ref() != Some(refusal)
         {
             self.lessor_refusal = Some(refusal.clone());
             let note = format!("{} can't lead: {refusal}", self.settings.identity);
-            self.out.notices.push(Notice::warning(About::Lessor, "WriteRefused", note));
+            self.out.user_events.push(UserEvent::warning(About::Lessor, "WriteRefused", note));
         }
     }
 
     /// A follower has looked afresh at what seemed overdue.
-    pub(super) fn check_answered(&mut self, work: &Work, flight: &Flight, answer: Answer, now: &Now) {
+    pub(super) fn check_answered(&mut self, work: &Work, flight: &Flight, answer: Response, now: &Now) {
         match (work, answer) {
-            (_, Answer::Refused(refusal)) => {
+            (_, Response::Refused(refusal)) => {
                 self.tell_refused(&refusal);
                 if let Work::Object(id) = work {
                     self.postpone_removals(&id.kind, now);
                 }
-                let failed = self.arbitration.abandon();
-                self.arbitrate_since(Move::Decided(failed), flight.sent_at, now);
+                let failed = self.election.abandon();
+                self.arbitrate_since(ElectionStep::Decided(failed), flight.sent_at, now);
                 return;
             }
-            (_, Answer::Lease(lease)) => self.see_lease(&lease, now),
-            (_, answer @ (Answer::Source(_) | Answer::Gone))
+            (_, Response::Lease(lease)) => self.see_lease(&lease, now),
+            (_, answer @ (Response::Source(_) | Response::Gone))
                 if matches!(flight.request, Request::ReadSource { .. }) =>
             {
                 self.source_checked(flight, answer, now);
             }
-            (Work::Object(id), Answer::Object(meta)) => self.see_object(id, &meta, now),
-            (Work::Lease(uid), _) => self.lose_lease(*uid, Version::MAX, now),
+            (Work::Object(id), Response::Object(meta)) => self.see_object(id, &meta, now),
+            (Work::Lease(uid), _) => self.lose_lease(*uid, ResourceVersion::MAX, now),
             (Work::Object(id), _) => self.lose_object(id, None, now),
         }
         if let Some(request) = self.also_checked(work, flight, now) {
@@ -138,10 +134,10 @@ impl Replica {
             return;
         }
         let undone = match work {
-            Work::Lease(uid) => matches!(self.step(*uid, now), Some(Step::Act(_))),
+            Work::Lease(uid) => matches!(self.step(*uid, now), Some(NextStep::Send(_))),
             Work::Object(id) => self.removal(id).is_some(),
         };
-        let next = self.arbitration.checked(undone, &self.statement(now));
+        let next = self.election.checked(undone, &self.statement(now));
         self.arbitrate_since(next, flight.sent_at, now);
     }
 
@@ -156,20 +152,20 @@ impl Replica {
             self.cancel_flights(now);
             self.leases.demote();
             self.unrefreshed = Timers::default();
-            self.out.deeds.push(Deed::Demoted);
+            self.out.metric_events.push(MetricEvent::Demoted);
         }
         match leads {
             Some(term) => {
                 self.leases.promote();
                 let note = format!("{} is primary under term {term}", self.settings.identity);
-                self.out.notices.push(Notice::normal(About::Lessor, "Promoted", note));
-                self.out.deeds.push(Deed::Promoted);
+                self.out.user_events.push(UserEvent::normal(About::Lessor, "Promoted", note));
+                self.out.metric_events.push(MetricEvent::Promoted);
             }
             None => tracing::info!(term = before, "demoted"),
         }
         // A follower too has to know what is to be done, lest the next primary dies before it is done.
         self.touch_objects(now);
-        self.touch_leases(now);
+        self.enqueue_leases(now);
     }
 
     /// Looks at all objects, in one order.
@@ -178,26 +174,26 @@ impl Replica {
         objects.sort_unstable();
         for id in &objects {
             self.report_problems(id);
-            self.touch_object(id, now);
+            self.enqueue_object(id, now);
         }
     }
 
     /// Looks at all leases, in one order.
-    pub(super) fn touch_leases(&mut self, now: &Now) {
+    pub(super) fn enqueue_leases(&mut self, now: &Now) {
         let mut leases: Vec<Uuid> = self.leases.iter().map(|(uid, _)| *uid).collect();
         leases.sort_unstable();
         for uid in leases {
-            self.touch_lease(uid, now);
+            self.enqueue_lease(uid, now);
         }
     }
 
     /// Gives up all work under way: it was begun under a term that is over.
     pub(super) fn cancel_flights(&mut self, now: &Now) {
-        let flights = std::mem::take(&mut self.flights);
-        for (ticket, flight) in flights {
+        let in_flight = std::mem::take(&mut self.in_flight);
+        for (ticket, flight) in in_flight {
             let work = match &flight.cause {
-                Cause::Arbitration | Cause::Check(_) | Cause::Probe | Cause::Kinds | Cause::Look => {
-                    self.flights.insert(ticket, flight);
+                Cause::Election | Cause::Check(_) | Cause::Probe | Cause::Kinds | Cause::Look => {
+                    self.in_flight.insert(ticket, flight);
                     continue;
                 }
                 Cause::Lease(uid, _) => {
@@ -226,19 +222,19 @@ impl Replica {
 
     /// Whether a stop is complete.
     pub fn has_stopped(&self) -> bool {
-        self.stopping.is_some() && self.leading.is_none() && self.flights.is_empty()
+        self.stopping.is_some() && self.leading.is_none() && self.in_flight.is_empty()
     }
 
     pub(super) fn wind_up(&mut self, by: Duration, now: &Now) {
-        if self.leading.is_none() || (!self.flights.is_empty() && now.mono < by) {
+        if self.leading.is_none() || (!self.in_flight.is_empty() && now.mono < by) {
             return;
         }
         self.writer.resign(now.mono);
         self.follow_role(now);
         if let Some(Action::Resign { .. }) = self.writer.poll(now.mono)
-            && let Some(request) = self.arbitration.resign(&self.statement(now))
+            && let Some(request) = self.election.resign(&self.statement(now))
         {
-            self.arbitrate(Move::Send(request), now);
+            self.arbitrate(ElectionStep::Send(request), now);
         }
     }
 }

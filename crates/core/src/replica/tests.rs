@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
-use kube::core::ObjectMeta;
+use kube_core::ObjectMeta;
+use lessor_api::Lease;
 use serde_json::{Value, json};
 
 use super::*;
-use lessor_api::Lease;
-use crate::index::attachments::Kind;
-use crate::index::attachments::Removal;
-use crate::index::sources::SourceKind;
-use crate::request::Answer;
-use crate::observation::Observation;
-use crate::observation::Seen;
+use crate::{
+    index::{
+        attachments::{Kind, Removal},
+        sources::SourceKind,
+    },
+    observation::{Event, Observation},
+    request::Response,
+};
 
 mod ending;
 mod follow;
@@ -33,11 +35,11 @@ pub(super) struct Play {
     /// How much of the time was no lease time.
     held: Duration,
     /// How much of that since nothing could be written.
-    unwritable: Duration,
+    paused_unwritable: Duration,
     version: u64,
     /// What was asked and not answered yet.
     pub(super) asked: Vec<(Ticket, Request)>,
-    notices: Vec<Notice>,
+    user_events: Vec<UserEvent>,
 }
 
 impl Play {
@@ -50,29 +52,29 @@ impl Play {
             mono: Duration::ZERO,
             heard: Duration::ZERO,
             held: Duration::ZERO,
-            unwritable: Duration::ZERO,
+            paused_unwritable: Duration::ZERO,
             version: 0,
             asked: Vec::new(),
-            notices: Vec::new(),
+            user_events: Vec::new(),
         };
-        play.observe(Observation::Object(kind, None, Seen::All(Default::default())));
-        play.observe(Observation::Lease(None, Seen::All(Default::default())));
+        play.observe(Observation::Object(kind, None, Event::Synced(Default::default())));
+        play.observe(Observation::Lease(None, Event::Synced(Default::default())));
         play
     }
 
     /// A replica that is primary under term 1: its Lessor was the first object of this cluster.
     pub(super) fn primary() -> Self {
         let mut play = Self::new();
-        play.observe(Observation::Lessor(Seen::All(Default::default())));
+        play.observe(Observation::Lessor(Event::Synced(Default::default())));
         play.pass(100);
         let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
-        play.answer(ticket, Answer::Gone);
+        play.answer(ticket, Response::Gone);
         let ticket = play.ask(|request| matches!(request, Request::CreateLessor));
         let lessor = play.lessor(json!({}));
-        play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+        play.answer(ticket, Response::Lessor(Box::new(lessor)));
         let ticket = play.ask(|request| matches!(request, Request::WriteLessor { .. }));
         let lessor = play.lessor(json!({"primary": ME, "term": 1}));
-        play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+        play.answer(ticket, Response::Lessor(Box::new(lessor)));
         assert_eq!(play.replica.leads(), Some(1));
         play
     }
@@ -81,8 +83,8 @@ impl Play {
     pub(super) fn follower() -> Self {
         let mut play = Self::new();
         let lessor = play.lessor(json!({"primary": "other_1", "term": 1}));
-        play.observe(Observation::Lessor(Seen::There(Box::new(lessor))));
-        play.observe(Observation::Lessor(Seen::All([Place::new("", "default")].into())));
+        play.observe(Observation::Lessor(Event::Applied(Box::new(lessor))));
+        play.observe(Observation::Lessor(Event::Synced([NamespacedName::new("", "default")].into())));
         assert_eq!(play.asked, []);
         play
     }
@@ -94,17 +96,17 @@ impl Play {
             lease: LeaseTime::from_duration(self.mono.saturating_sub(self.held)),
             wall,
             server: Some(wall),
-            silence: self.mono - self.heard,
-            deaf: false,
-            unwritable: self.unwritable,
+            since_last_response: self.mono - self.heard,
+            disconnected: false,
+            paused_unwritable: self.paused_unwritable,
             doubted: Duration::ZERO,
         }
     }
 
     /// That much of the time nothing could be written.
-    pub(super) fn hold(&mut self, unwritable: Duration) {
-        self.held += unwritable;
-        self.unwritable += unwritable;
+    pub(super) fn hold(&mut self, paused_unwritable: Duration) {
+        self.held += paused_unwritable;
+        self.paused_unwritable += paused_unwritable;
     }
 
     fn poll(&mut self) {
@@ -112,7 +114,7 @@ impl Play {
         self.held += output.hold;
         self.asked.retain(|(ticket, _)| !output.cancelled.contains(ticket));
         self.asked.extend(output.requests.into_iter().map(|(ticket, request, _)| (ticket, request)));
-        self.notices.extend(output.notices);
+        self.user_events.extend(output.user_events);
     }
 
     pub(super) fn observe(&mut self, observation: Observation) {
@@ -121,13 +123,13 @@ impl Play {
         self.poll();
     }
 
-    fn answer(&mut self, ticket: Ticket, answer: Answer) {
+    fn answer(&mut self, ticket: Ticket, answer: Response) {
         self.heard = self.mono;
         self.answer_of_another_kind(ticket, answer);
     }
 
     /// The same, where that is no sign of life of the server of leases.
-    fn answer_of_another_kind(&mut self, ticket: Ticket, answer: Answer) {
+    fn answer_of_another_kind(&mut self, ticket: Ticket, answer: Response) {
         self.asked.retain(|(asked, _)| *asked != ticket);
         self.replica.answer(ticket, answer, &self.now());
         self.poll();
@@ -155,14 +157,14 @@ impl Play {
             for ticket in self.probes() {
                 let mut lessor = self.lessor(json!({"primary": "other_1", "term": 1}));
                 lessor.metadata.resource_version = Some("1".to_owned());
-                self.answer(ticket, Answer::Lessor(Box::new(lessor)));
+                self.answer(ticket, Response::Lessor(Box::new(lessor)));
             }
         }
     }
 
     fn probes(&self) -> Vec<Ticket> {
-        let flights = self.replica.flights.iter();
-        flights
+        let in_flight = self.replica.in_flight.iter();
+        in_flight
             .filter(|(_, flight)| matches!(flight.cause, Cause::Probe))
             .map(|(ticket, _)| *ticket)
             .collect()
@@ -212,7 +214,7 @@ impl Play {
 
     pub(super) fn see_lease(&mut self, change: impl FnOnce(&mut Value)) {
         let lease = self.lease(change);
-        self.observe(Observation::Lease(None, Seen::There(lease)));
+        self.observe(Observation::Lease(None, Event::Applied(lease)));
     }
 
     pub(super) fn see_map(&mut self, name: &str, annotations: Value) {
@@ -222,7 +224,7 @@ impl Play {
         }))
         .expect("metadata");
         let kind = Arc::new(Kind::config_map());
-        self.observe(Observation::Object(kind, None, Seen::There(Box::new(meta))));
+        self.observe(Observation::Object(kind, None, Event::Applied(Box::new(meta))));
     }
 
     fn status_written(&self) -> Option<(u64, &Value)> {
@@ -271,6 +273,6 @@ fn grant(play: &mut Play) {
     play.see_lease(|_| {});
     let ticket = play.ask(|request| matches!(request, Request::WriteStatus { .. }));
     let lease = play.lease(granted);
-    play.answer(ticket, Answer::Lease(lease));
+    play.answer(ticket, Response::Lease(lease));
     assert_eq!(play.asked, []);
 }

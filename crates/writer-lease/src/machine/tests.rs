@@ -1,16 +1,7 @@
 use std::time::Duration;
 
 use super::{State, WriterLease};
-use crate::Action;
-use crate::Backoff;
-use crate::Config;
-use crate::Finish;
-use crate::Holder;
-use crate::Lane;
-use crate::Observation;
-use crate::Reason;
-use crate::Term;
-use crate::WorkResult;
+use crate::{Action, Backoff, Config, Finish, Holder, Lane, Observation, Reason, Term, WorkResult};
 
 mod claims;
 mod demotion;

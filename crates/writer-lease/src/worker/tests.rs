@@ -1,18 +1,20 @@
-use std::future::ready;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::{
+    future::ready,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
 
 use super::{Permit, Worker};
-use crate::Arbitration;
-use crate::Config;
-use crate::Holder;
-use crate::State;
-use crate::WorkResult;
+use crate::{Arbitration, Config, Holder, State, WorkResult};
 
 const LEASE: Duration = Duration::from_secs(5);
 

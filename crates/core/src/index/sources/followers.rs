@@ -8,19 +8,20 @@ use std::{
 };
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use lease_engine::LeaseTime;
+use lessor_api::lease::following;
 use uuid::Uuid;
 
 use super::{
-    lookouts::{Lookout, Lookouts},
-    sign::{Sighting, Sign},
+    sign::{Sign, SourceState},
     source::{Follow, Source, SourceKind},
+    source_watches::{SourceWatch, SourceWatches},
     view::{Origin, Past, Standing, Time, Turn, View},
 };
-use lessor_api::lease::following;
-use lease_engine::LeaseTime;
-use crate::lease_object::Place;
-use crate::lease_object::Version;
-use crate::listed_keys::Shown;
+use crate::{
+    lease_object::{NamespacedName, ResourceVersion},
+    listed_keys::ListedKeys,
+};
 
 /// So many leases may follow one another, each the next. A beat at one end of a chain renews them all.
 const LONGEST_CHAIN: usize = 16;
@@ -42,7 +43,7 @@ pub enum LeaseState {
 
 #[derive(Clone, Debug, Hash)]
 struct Follower {
-    place: Place,
+    place: NamespacedName,
     follow: Follow,
     /// The uid that the Pod must have: as asked for, as recorded, or as first seen.
     pin: Option<Uuid>,
@@ -79,7 +80,7 @@ enum Known {
     #[default]
     Unknown,
     Absent,
-    There(Version, Sign),
+    There(ResourceVersion, Sign),
 }
 
 impl Known {
@@ -117,23 +118,23 @@ pub struct Tally {
 
 /// All sources that are followed, and who follows them. Of what nobody follows nothing is remembered.
 #[derive(Clone, Debug)]
-pub struct Follows {
+pub struct SourceIndex {
     enabled: BTreeSet<SourceKind>,
     sources: HashMap<Source, State>,
     leases: HashMap<Uuid, Follower>,
-    places: HashMap<Place, Uuid>,
+    places: HashMap<NamespacedName, Uuid>,
     /// How many sources there are of a kind (with `None`), and of it in each namespace.
     counts: BTreeMap<(SourceKind, Option<Arc<str>>), usize>,
-    lookouts: Lookouts,
-    watched: BTreeSet<Lookout>,
-    synced: HashSet<Lookout>,
+    source_watches: SourceWatches,
+    watched: BTreeSet<SourceWatch>,
+    synced: HashSet<SourceWatch>,
     /// Whether what is watched may no longer be what has to be.
     dirty: bool,
     /// Sources that no watch will show by itself.
     unread: Vec<Source>,
 }
 
-impl Follows {
+impl SourceIndex {
     /// Nobody follows anything. Sources of these kinds may be looked at, in all namespaces at once or not.
     pub fn new(enabled: impl IntoIterator<Item = SourceKind>, everywhere: bool) -> Self {
         Self {
@@ -142,7 +143,7 @@ impl Follows {
             leases: HashMap::new(),
             places: HashMap::new(),
             counts: BTreeMap::new(),
-            lookouts: Lookouts::new(everywhere),
+            source_watches: SourceWatches::new(everywhere),
             watched: BTreeSet::new(),
             synced: HashSet::new(),
             dirty: false,
@@ -160,11 +161,11 @@ impl Follows {
     }
 
     /// Feeds all that is known, in one order.
-    pub(in crate::operator) fn digest(&self, state: &mut impl Hasher) {
+    pub(crate) fn hash_state(&self, state: &mut impl Hasher) {
         BTreeMap::from_iter(&self.sources).hash(state);
         BTreeMap::from_iter(&self.leases).hash(state);
         BTreeSet::from_iter(&self.synced).hash(state);
-        (&self.lookouts, &self.watched, self.dirty, &self.unread).hash(state);
+        (&self.source_watches, &self.watched, self.dirty, &self.unread).hash(state);
     }
 
     // --- Who follows what ----------------------------------------------------------------------------------------
@@ -174,7 +175,7 @@ impl Follows {
     pub fn link(
         &mut self,
         uid: Uuid,
-        place: &Place,
+        place: &NamespacedName,
         follow: Option<&Follow>,
         recorded: Option<Uuid>,
         restored: Option<bool>,
@@ -248,7 +249,7 @@ impl Follows {
             *self.counts.entry(key).or_default() += 1;
         }
         match self.lookout_of(source) {
-            Some(lookout) if self.synced.contains(lookout) => self.unread.push(source.clone()),
+            Some(source_watch) if self.synced.contains(source_watch) => self.unread.push(source.clone()),
             // What is being listed shows it, or says afterwards what it didn't.
             Some(_) => {}
             None => self.dirty = true,
@@ -265,7 +266,7 @@ impl Follows {
                 }
             }
         }
-        self.dirty |= self.lookout_of(source).is_some_and(|lookout| lookout.name.is_some());
+        self.dirty |= self.lookout_of(source).is_some_and(|source_watch| source_watch.name.is_some());
     }
 
     /// The leases that follow this, in one order.
@@ -284,7 +285,7 @@ impl Follows {
     }
 
     /// Where a follower is.
-    pub fn place_of(&self, uid: Uuid) -> Option<&Place> {
+    pub fn place_of(&self, uid: Uuid) -> Option<&NamespacedName> {
         Some(&self.leases.get(&uid)?.place)
     }
 
@@ -307,7 +308,7 @@ impl Follows {
     }
 
     /// This lease, those that follow it, those that follow these, and so on: all for which it may matter what it follows.
-    pub fn concerned(&self, uid: Uuid, place: &Place) -> Vec<Uuid> {
+    pub fn concerned(&self, uid: Uuid, place: &NamespacedName) -> Vec<Uuid> {
         let (mut concerned, mut seen) = (vec![uid], HashSet::from([uid]));
         let mut places = vec![place.clone()];
         while let Some(place) = places.pop() {
@@ -350,13 +351,13 @@ impl Follows {
     pub fn see(
         &mut self,
         source: &Source,
-        sighting: Option<Sighting>,
+        source_state: Option<SourceState>,
         lease: LeaseTime,
         server: Option<Timestamp>,
         slack: Duration,
     ) -> (bool, Option<Duration>) {
         let Some(state) = self.sources.get_mut(source) else { return (false, None) };
-        let Some(Sighting { version, sign, .. }) = sighting else {
+        let Some(SourceState { version, sign, .. }) = source_state else {
             let changed = !matches!(state.known, Known::Absent);
             state.known = Known::Absent;
             return (changed, None);
@@ -382,7 +383,7 @@ impl Follows {
     }
 
     /// The object of a source is gone, in this version. Answers whether that is news.
-    pub fn lose(&mut self, source: &Source, version: Version) -> bool {
+    pub fn lose(&mut self, source: &Source, version: ResourceVersion) -> bool {
         let Some(state) = self.sources.get_mut(source) else { return false };
         if matches!(&state.known, Known::There(known, _) if *known > version) {
             return false;
@@ -454,7 +455,7 @@ impl Follows {
 
     /// Looks how it stands between a lease and its source, and answers what that changes. `state` says how a lease stands
     /// that is followed.
-    pub fn settle(&mut self, uid: Uuid, state: impl Fn(&Place) -> LeaseState) -> Option<Turn> {
+    pub fn settle(&mut self, uid: Uuid, state: impl Fn(&NamespacedName) -> LeaseState) -> Option<Turn> {
         let view = self.view(uid, state)?;
         let follower = self.leases.get_mut(&uid)?;
         let before = std::mem::replace(&mut follower.view, view);
@@ -480,7 +481,7 @@ impl Follows {
         Some(view.turn(&past))
     }
 
-    fn view(&mut self, uid: Uuid, lease_state: impl Fn(&Place) -> LeaseState) -> Option<View> {
+    fn view(&mut self, uid: Uuid, lease_state: impl Fn(&NamespacedName) -> LeaseState) -> Option<View> {
         let follower = self.leases.get(&uid)?;
         let source = &follower.follow.source;
         if !self.is_enabled(source.kind) {
@@ -520,7 +521,7 @@ impl Follows {
 
     /// Why a lease that follows another can't: they go round in a circle, or are too many.
     fn refusal(&self, follower: &Follower) -> Option<&'static str> {
-        let mut passed: Vec<&Place> = Vec::new();
+        let mut passed: Vec<&NamespacedName> = Vec::new();
         let mut at = follower;
         for _ in 0..LONGEST_CHAIN {
             let source = &at.follow.source;
@@ -543,50 +544,50 @@ impl Follows {
     // --- What is watched -----------------------------------------------------------------------------------------
 
     /// What has to be watched from now on, if that has changed.
-    pub fn replan(&mut self) -> Option<&BTreeSet<Lookout>> {
+    pub fn replan(&mut self) -> Option<&BTreeSet<SourceWatch>> {
         if !std::mem::take(&mut self.dirty) {
             return None;
         }
         let enabled = &self.enabled;
         let sources = self.sources.keys().filter(|source| enabled.contains(&source.kind));
-        let wanted = self.lookouts.wanted(sources);
+        let wanted = self.source_watches.wanted(sources);
         if wanted == self.watched {
             return None;
         }
-        self.synced.retain(|lookout| wanted.contains(lookout));
+        self.synced.retain(|source_watch| wanted.contains(source_watch));
         self.watched = wanted;
         Some(&self.watched)
     }
 
-    fn lookout_of(&self, source: &Source) -> Option<&Lookout> {
+    fn lookout_of(&self, source: &Source) -> Option<&SourceWatch> {
         let (namespace, name) = (Some(source.place.namespace.clone()), Some(source.place.name.clone()));
         let candidates = [(None, None), (namespace.clone(), None), (namespace, name)];
-        candidates
-            .into_iter()
-            .find_map(|(namespace, name)| self.watched.get(&Lookout { kind: source.kind, namespace, name }))
+        candidates.into_iter().find_map(|(namespace, name)| {
+            self.watched.get(&SourceWatch { kind: source.kind, namespace, name })
+        })
     }
 
     /// The sources that a lookout shows, in one order.
-    pub fn shown_by(&self, lookout: &Lookout) -> Vec<Source> {
-        let mut shown: Vec<Source> = match (&lookout.namespace, &lookout.name) {
+    pub fn shown_by(&self, source_watch: &SourceWatch) -> Vec<Source> {
+        let mut shown: Vec<Source> = match (&source_watch.namespace, &source_watch.name) {
             (Some(namespace), Some(name)) => {
-                let place = Place { namespace: namespace.clone(), name: name.clone() };
-                let source = Source { kind: lookout.kind, place };
+                let place = NamespacedName { namespace: namespace.clone(), name: name.clone() };
+                let source = Source { kind: source_watch.kind, place };
                 self.is_followed(&source).then_some(source).into_iter().collect()
             }
-            _ => self.sources.keys().filter(|source| lookout.covers(source)).cloned().collect(),
+            _ => self.sources.keys().filter(|source| source_watch.covers(source)).cloned().collect(),
         };
         shown.sort_unstable();
         shown
     }
 
     /// A lookout has shown everything that is there: these places. Answers the sources that it says are absent.
-    pub fn synced(&mut self, lookout: &Lookout, there: &Shown) -> Vec<Source> {
-        if self.watched.contains(lookout) {
-            self.synced.insert(lookout.clone());
+    pub fn synced(&mut self, source_watch: &SourceWatch, there: &ListedKeys) -> Vec<Source> {
+        if self.watched.contains(source_watch) {
+            self.synced.insert(source_watch.clone());
         }
         let mut absent = Vec::new();
-        for source in self.shown_by(lookout) {
+        for source in self.shown_by(source_watch) {
             let unknown =
                 self.sources.get(&source).is_some_and(|state| matches!(state.known, Known::Unknown));
             match there.contains(&source.place) {

@@ -3,17 +3,15 @@
 use k8s_openapi::jiff::Timestamp;
 use uuid::Uuid;
 
-use crate::lease_object::Place;
-
-use crate::lease_object::Version;
+use crate::lease_object::{NamespacedName, ResourceVersion};
 
 /// A source, as some version of its object shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Sighting {
+pub struct SourceState {
     /// Where it is.
-    pub place: Place,
+    pub place: NamespacedName,
     /// The version that shows it so.
-    pub version: Version,
+    pub version: ResourceVersion,
     /// What it shows.
     pub sign: Sign,
 }

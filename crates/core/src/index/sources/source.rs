@@ -2,13 +2,10 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
+use lessor_api::{OnLoss, RenewFrom};
 use uuid::Uuid;
 
-use lessor_api::OnLoss;
-
-use lessor_api::RenewFrom;
-
-use crate::lease_object::Place;
+use crate::lease_object::NamespacedName;
 
 /// Where the heartbeats of nodes are.
 pub const NODE_NAMESPACE: &str = "kube-node-lease";
@@ -75,12 +72,12 @@ pub struct Source {
     /// Its kind.
     pub kind: SourceKind,
     /// Where it is. That of a node is where its heartbeat is.
-    pub place: Place,
+    pub place: NamespacedName,
 }
 
 impl Source {
     /// One of our own leases.
-    pub fn lease(place: Place) -> Self {
+    pub fn lease(place: NamespacedName) -> Self {
         Self { kind: SourceKind::Lease, place }
     }
 }
@@ -113,7 +110,7 @@ impl Follow {
     /// Reads `spec.renewFrom` of a lease in `namespace`; `None`: it names nothing.
     pub fn read(namespace: &Arc<str>, from: &RenewFrom) -> Option<Self> {
         let follow = |kind, namespace: &str, name: &str| Self {
-            source: Source { kind, place: Place::new(namespace, name) },
+            source: Source { kind, place: NamespacedName::new(namespace, name) },
             uid: None,
             ends_on_loss: false,
         };

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use lease_engine::LeaseTime;
+use lessor_api::{RenewFrom, lease::following};
 use uuid::Uuid;
 
 use super::*;
-use lessor_api::RenewFrom;
-use lessor_api::lease::following;
-use lease_engine::LeaseTime;
-use crate::lease_object::Place;
-use crate::lease_object::Version;
-use crate::listed_keys::Shown;
+use crate::{
+    lease_object::{NamespacedName, ResourceVersion},
+    listed_keys::ListedKeys,
+};
 
 const SLACK: Duration = Duration::from_secs(3);
 
@@ -32,37 +32,37 @@ fn follow(from: serde_json::Value) -> Follow {
     Follow::read(&"shop".into(), &from).expect("something to follow")
 }
 
-fn heartbeat(version: Version, renew_time: &str, recorded: i64) -> Option<Sighting> {
+fn heartbeat(version: ResourceVersion, renew_time: &str, recorded: i64) -> Option<SourceState> {
     let sign =
         Sign::Heartbeat { uid: uid(7), renew_time: Some(renew_time.into()), recorded: server(recorded) };
-    Some(Sighting { place: Place::new(NODE_NAMESPACE, "worker"), version, sign })
+    Some(SourceState { place: NamespacedName::new(NODE_NAMESPACE, "worker"), version, sign })
 }
 
-fn pod(version: Version, of: u128, finished: bool) -> Option<Sighting> {
+fn pod(version: ResourceVersion, of: u128, finished: bool) -> Option<SourceState> {
     let sign = Sign::Pod { uid: uid(of), finished };
-    Some(Sighting { place: Place::new("shop", "web"), version, sign })
+    Some(SourceState { place: NamespacedName::new("shop", "web"), version, sign })
 }
 
-fn all() -> Follows {
-    Follows::new(SourceKind::ALL, true)
+fn all() -> SourceIndex {
+    SourceIndex::new(SourceKind::ALL, true)
 }
 
-fn no_lease(_: &Place) -> LeaseState {
+fn no_lease(_: &NamespacedName) -> LeaseState {
     LeaseState::Missing
 }
 
 /// A lease called `name` follows `from`.
-fn link(follows: &mut Follows, n: u128, name: &str, from: serde_json::Value) -> Source {
+fn link(follows: &mut SourceIndex, n: u128, name: &str, from: serde_json::Value) -> Source {
     let follow = follow(from);
-    assert!(follows.link(uid(n), &Place::new("shop", name), Some(&follow), None, None).source);
+    assert!(follows.link(uid(n), &NamespacedName::new("shop", name), Some(&follow), None, None).source);
     follow.source
 }
 
-fn see(follows: &mut Follows, source: &Source, sighting: Option<Sighting>) -> Option<Duration> {
-    follows.see(source, sighting, at(100), server(100), SLACK).1
+fn see(follows: &mut SourceIndex, source: &Source, source_state: Option<SourceState>) -> Option<Duration> {
+    follows.see(source, source_state, at(100), server(100), SLACK).1
 }
 
-fn settle(follows: &mut Follows, n: u128) -> Option<(Time, Standing)> {
+fn settle(follows: &mut SourceIndex, n: u128) -> Option<(Time, Standing)> {
     follows.settle(uid(n), no_lease).map(|turn| (turn.time, turn.standing))
 }
 
@@ -115,7 +115,7 @@ fn no_time_passes_while_a_pod_lives_and_the_ttl_runs_once_it_is_gone() {
 
 #[test]
 fn a_pod_that_has_finished_or_is_another_one_is_lost() {
-    for (sighting, reason) in
+    for (source_state, reason) in
         [(pod(2, 7, true), following::SOURCE_FINISHED), (pod(2, 8, false), following::SOURCE_REPLACED)]
     {
         let mut follows = all();
@@ -123,7 +123,7 @@ fn a_pod_that_has_finished_or_is_another_one_is_lost() {
         let source = link(&mut follows, 1, "a", from);
         see(&mut follows, &source, pod(1, 7, false));
         settle(&mut follows, 1);
-        see(&mut follows, &source, sighting);
+        see(&mut follows, &source, source_state);
         assert_eq!(settle(&mut follows, 1), Some((Time::End, Standing::Running)));
         assert_eq!(follows.view_of(uid(1)), Some(View::Lost(reason)));
     }
@@ -132,20 +132,20 @@ fn a_pod_that_has_finished_or_is_another_one_is_lost() {
 #[test]
 fn a_pod_that_is_first_seen_when_it_is_lost_may_have_lived_until_then() {
     let named = serde_json::json!({"pod": {"name": "web", "uid": uid(7).to_string()}});
-    for (from, sighting) in [
+    for (from, source_state) in [
         (serde_json::json!({"pod": {"name": "web"}}), pod(2, 7, true)),
         (named.clone(), pod(2, 8, false)),
         (named, None),
     ] {
         let mut follows = all();
         let source = link(&mut follows, 1, "a", from);
-        see(&mut follows, &source, sighting);
+        see(&mut follows, &source, source_state);
         assert_eq!(settle(&mut follows, 1), Some((Time::Renew, Standing::Running)));
     }
 }
 
 /// A lease whose Pod was seen, and then was lost: that has ended its time.
-fn ended_by_loss() -> (Follows, Source) {
+fn ended_by_loss() -> (SourceIndex, Source) {
     let mut follows = all();
     let source = link(&mut follows, 1, "a", serde_json::json!({"pod": {"name": "web", "onLoss": "End"}}));
     see(&mut follows, &source, pod(1, 7, false));
@@ -169,7 +169,7 @@ fn a_loss_that_was_seen_before_something_could_not_be_seen_ends_nothing_again() 
 fn a_lease_that_is_told_to_run_out_after_all_is_no_longer_cut_short() {
     let (mut follows, _) = ended_by_loss();
     let runs_out = follow(serde_json::json!({"pod": {"name": "web"}}));
-    let change = follows.link(uid(1), &Place::new("shop", "a"), Some(&runs_out), None, None);
+    let change = follows.link(uid(1), &NamespacedName::new("shop", "a"), Some(&runs_out), None, None);
     assert_eq!(change, Change { source: false, cut: true });
 }
 
@@ -177,7 +177,7 @@ fn a_lease_that_is_told_to_run_out_after_all_is_no_longer_cut_short() {
 fn the_pod_of_a_restored_lease_is_the_one_that_its_status_names() {
     let mut follows = all();
     let follow = follow(serde_json::json!({"pod": {"name": "web"}}));
-    follows.link(uid(1), &Place::new("shop", "a"), Some(&follow), Some(uid(7)), Some(true));
+    follows.link(uid(1), &NamespacedName::new("shop", "a"), Some(&follow), Some(uid(7)), Some(true));
     see(&mut follows, &follow.source, pod(9, 8, false));
     // Since when it is lost nobody knows: the whole TTL runs from now.
     assert_eq!(settle(&mut follows, 1), Some((Time::Renew, Standing::Running)));
@@ -196,7 +196,7 @@ fn a_source_that_never_was_there_moves_no_deadline() {
 
 #[test]
 fn what_cannot_be_seen_keeps_its_followers_from_ending() {
-    let mut follows = Follows::new([SourceKind::Pod], true);
+    let mut follows = SourceIndex::new([SourceKind::Pod], true);
     link(&mut follows, 1, "a", serde_json::json!({"node": {"name": "worker"}}));
     assert_eq!(settle(&mut follows, 1), Some((Time::Keep, Standing::Held)));
     assert_eq!(follows.view_of(uid(1)), Some(View::Unseen(following::NOT_ENABLED)));
@@ -234,7 +234,7 @@ fn leases_in_a_circle_follow_nothing_and_those_outside_follow_them() {
     link(&mut follows, 3, "c", follow_lease("a"));
     link(&mut follows, 4, "outside", follow_lease("a"));
     link(&mut follows, 5, "itself", follow_lease("itself"));
-    let runs = |_: &Place| LeaseState::Runs;
+    let runs = |_: &NamespacedName| LeaseState::Runs;
     for n in [1, 2, 3, 5] {
         follows.settle(uid(n), runs);
         assert_eq!(follows.view_of(uid(n)), Some(View::Refused(following::CYCLE)), "{n}");
@@ -243,7 +243,7 @@ fn leases_in_a_circle_follow_nothing_and_those_outside_follow_them() {
     assert_eq!(follows.view_of(uid(4)), Some(View::Alive { still: false }));
     // The circle opens.
     follows.unlink(uid(2));
-    let mut concerned = follows.concerned(uid(2), &Place::new("shop", "b"));
+    let mut concerned = follows.concerned(uid(2), &NamespacedName::new("shop", "b"));
     concerned.sort_unstable();
     assert_eq!(concerned, [uid(1), uid(2), uid(3), uid(4)]);
     for n in [1, 3] {
@@ -275,7 +275,7 @@ fn a_chain_is_no_longer_than_sixteen() {
 fn a_lease_whose_time_stands_still_lets_that_of_its_followers_stand_still() {
     let mut follows = all();
     link(&mut follows, 1, "a", serde_json::json!({"lease": {"name": "b"}}));
-    let turn = |follows: &mut Follows, state| {
+    let turn = |follows: &mut SourceIndex, state| {
         follows.settle(uid(1), |_| state).map(|turn| (turn.time, turn.standing))
     };
     assert_eq!(turn(&mut follows, LeaseState::Unknown), None);
@@ -291,7 +291,7 @@ fn before_an_end_every_source_up_the_chain_is_read_after_the_deadline() {
     let at = Duration::from_secs;
     let node = link(&mut follows, 1, "a", serde_json::json!({"node": {"name": "worker"}}));
     let lease = link(&mut follows, 2, "b", serde_json::json!({"lease": {"name": "a"}}));
-    let unread = |follows: &Follows, fresh| follows.unread_for(uid(2), at(50), at(fresh), at(54));
+    let unread = |follows: &SourceIndex, fresh| follows.unread_for(uid(2), at(50), at(fresh), at(54));
     follows.was_read(&lease, at(49), at(50));
     assert_eq!(unread(&follows, 49), Some(lease.clone()), "it was asked before the deadline");
     follows.was_read(&lease, at(50), at(51));
@@ -316,8 +316,8 @@ fn what_is_watched_grows_with_what_is_followed_and_goes_with_it() {
     let mut last = Vec::new();
     for n in 0..9_u128 {
         link(&mut follows, n, &format!("a{n}"), serde_json::json!({"pod": {"name": format!("p{n}")}}));
-        if let Some(lookouts) = follows.replan() {
-            last = lookouts.iter().map(ToString::to_string).collect();
+        if let Some(source_watches) = follows.replan() {
+            last = source_watches.iter().map(ToString::to_string).collect();
         }
         if n == 7 {
             assert_eq!(last.len(), 8, "{last:?}");
@@ -329,19 +329,19 @@ fn what_is_watched_grows_with_what_is_followed_and_goes_with_it() {
     }
     assert_eq!(follows.replan(), None, "it stays as wide as long as somebody follows one");
     follows.unlink(uid(8));
-    assert!(follows.replan().is_some_and(|lookouts| lookouts.is_empty()));
+    assert!(follows.replan().is_some_and(|source_watches| source_watches.is_empty()));
 }
 
 #[test]
 fn many_namespaces_are_watched_at_once_where_that_is_allowed() {
     for (everywhere, expected) in [(true, 1), (false, 9)] {
-        let mut follows = Follows::new(SourceKind::ALL, everywhere);
+        let mut follows = SourceIndex::new(SourceKind::ALL, everywhere);
         for n in 0..9_u128 {
-            let source = Source { kind: SourceKind::Pod, place: Place::new(format!("n{n}"), "web") };
+            let source = Source { kind: SourceKind::Pod, place: NamespacedName::new(format!("n{n}"), "web") };
             let follow = Follow { source, uid: None, ends_on_loss: false };
-            follows.link(uid(n), &Place::new(format!("n{n}"), "a"), Some(&follow), None, None);
+            follows.link(uid(n), &NamespacedName::new(format!("n{n}"), "a"), Some(&follow), None, None);
         }
-        assert_eq!(follows.replan().map(|lookouts| lookouts.len()), Some(expected));
+        assert_eq!(follows.replan().map(|source_watches| source_watches.len()), Some(expected));
     }
 }
 
@@ -351,17 +351,18 @@ fn a_source_that_its_lookout_has_shown_before_is_read() {
     for n in 0..9_u128 {
         link(&mut follows, n, &format!("a{n}"), serde_json::json!({"pod": {"name": format!("p{n}")}}));
     }
-    let lookout = follows.replan().and_then(|lookouts| lookouts.first().cloned()).expect("a lookout");
-    let there: Shown = (0..9).map(|n| Place::new("shop", format!("p{n}"))).collect();
+    let source_watch =
+        follows.replan().and_then(|source_watches| source_watches.first().cloned()).expect("a lookout");
+    let there: ListedKeys = (0..9).map(|n| NamespacedName::new("shop", format!("p{n}"))).collect();
     for n in 0..9_u128 {
-        let source = Source { kind: SourceKind::Pod, place: Place::new("shop", format!("p{n}")) };
+        let source = Source { kind: SourceKind::Pod, place: NamespacedName::new("shop", format!("p{n}")) };
         see(&mut follows, &source, pod(1, n, false));
     }
-    assert_eq!(follows.synced(&lookout, &there), []);
+    assert_eq!(follows.synced(&source_watch, &there), []);
     assert_eq!(follows.take_unread(), []);
     let late = link(&mut follows, 10, "late", serde_json::json!({"pod": {"name": "p10"}}));
     assert_eq!(follows.replan(), None);
     assert_eq!(follows.take_unread(), [late]);
     // What a lookout doesn't show isn't there.
-    assert_eq!(follows.synced(&lookout, &Shown::default()).len(), 10);
+    assert_eq!(follows.synced(&source_watch, &ListedKeys::default()).len(), 10);
 }

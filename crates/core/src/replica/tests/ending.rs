@@ -11,7 +11,7 @@ fn an_end_is_committed_at_its_deadline_and_at_the_version_it_was_decided_at() {
     // The primary was silent for long: it proves itself before the deadline.
     let ticket = play.ask(|request| matches!(request, Request::WriteLessor { .. }));
     let lessor = play.lessor(json!({"primary": ME, "term": 1}));
-    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    play.answer(ticket, Response::Lessor(Box::new(lessor)));
     assert!(play.status_written().is_none());
     play.pass(10);
     let (at, status) = play.status_written().expect("the end");
@@ -25,16 +25,16 @@ fn a_renewal_keeps_a_lease_whose_end_was_refused() {
     play.pass(9_990);
     let ticket = play.asked[0].0;
     let lessor = play.lessor(json!({"primary": ME, "term": 1}));
-    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    play.answer(ticket, Response::Lessor(Box::new(lessor)));
     play.pass(10);
     let ticket = play.ask(|request| matches!(request, Request::WriteStatus { .. }));
-    play.answer(ticket, Answer::Refused(Refusal::Conflict));
+    play.answer(ticket, Response::Refused(RequestError::Conflict));
     let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
     let lease = play.lease(|lease| {
         granted(lease);
         lease["spec"]["renewTime"] = json!("2027-01-15T08:00:09Z");
     });
-    play.answer(ticket, Answer::Lease(lease));
+    play.answer(ticket, Response::Lease(lease));
     // The renewal is published, since all that was published is over; nothing ends for another ten seconds.
     assert!(play.status_written().is_none_or(|(_, status)| status["endTime"].is_null()));
     assert_eq!(play.replica.leads(), Some(1));
@@ -47,7 +47,7 @@ fn no_end_is_committed_on_an_old_sign_of_life() {
     play.pass(9_990);
     let ticket = play.asked[0].0;
     let lessor = play.lessor(json!({"primary": ME, "term": 1}));
-    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    play.answer(ticket, Response::Lessor(Box::new(lessor)));
     play.heard -= Duration::from_secs(2);
     play.pass(10);
     play.ask(|request| matches!(request, Request::ReadLease { .. }));
@@ -71,7 +71,7 @@ fn removals_that_hang_keep_slots_for_leases_and_for_what_has_not_hung_before() {
     while let Some((ticket, _)) =
         play.asked.iter().find(|(_, request)| matches!(request, Request::Remove { .. }))
     {
-        play.answer(*ticket, Answer::Refused(Refusal::NoAnswer(String::new())));
+        play.answer(*ticket, Response::Refused(RequestError::NoAnswer(String::new())));
     }
     play.asked.clear();
     play.pass(700);
@@ -99,7 +99,7 @@ fn what_is_due_in_one_object_goes_with_one_patch_bound_to_its_version() {
     assert_eq!(patch["data"], json!({"a": null, ".c": null}));
     assert_eq!(patch["metadata"]["annotations"], json!({"key.lessor.dev/a": null, "lessor.dev/keys": null}));
     // It has changed: read it, then decide again.
-    play.answer(ticket, Answer::Refused(Refusal::Conflict));
+    play.answer(ticket, Response::Refused(RequestError::Conflict));
     play.ask(|request| matches!(request, Request::ReadObject { .. }));
 }
 
@@ -113,19 +113,19 @@ fn what_is_attached_once_the_release_was_sent_stays_until_the_release_is_refused
     play.see_map("late", json!({"lessor.dev/lease": "cart"}));
     play.ask(|request| matches!(request, Request::SetFinalizers { .. }));
     // No answer says nothing: the request may be on its way still. The lease as it was says nothing either.
-    play.answer(ticket, Answer::Refused(Refusal::NoAnswer("lost".to_owned())));
+    play.answer(ticket, Response::Refused(RequestError::NoAnswer("lost".to_owned())));
     play.pass(1_000);
     let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
     play.version -= 2;
     let lease = play.lease(ended);
     play.version += 2;
-    play.answer(ticket, Answer::Lease(lease));
+    play.answer(ticket, Response::Lease(lease));
     let ticket = play.ask(|request| matches!(request, Request::SetFinalizers { .. }));
     // The lease has changed, so the release that was sent can't be done any more.
-    play.answer(ticket, Answer::Refused(Refusal::Conflict));
+    play.answer(ticket, Response::Refused(RequestError::Conflict));
     let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
     let lease = play.lease(ended);
-    play.answer(ticket, Answer::Lease(lease));
+    play.answer(ticket, Response::Lease(lease));
     play.ask(|request| matches!(request, Request::Remove { .. }));
 }
 
@@ -136,10 +136,10 @@ fn a_lease_that_went_while_all_were_listed_takes_nothing_of_the_next_of_its_name
     play.see_lease(ended);
     play.pass(2_000);
     let ticket = play.ask(|request| matches!(request, Request::SetFinalizers { .. }));
-    play.answer(ticket, Answer::Gone);
+    play.answer(ticket, Response::Gone);
     // The list was begun before that, and what happened since comes after it.
-    play.observe(Observation::Lease(None, Seen::All([Place::new("shop", "cart")].into())));
-    play.observe(Observation::Lease(None, Seen::There(late)));
+    play.observe(Observation::Lease(None, Event::Synced([NamespacedName::new("shop", "cart")].into())));
+    play.observe(Observation::Lease(None, Event::Applied(late)));
     play.see_map("next", json!({"lessor.dev/lease": "cart"}));
     assert_eq!((play.replica.leases().len(), &*play.asked), (0, &[][..]));
 }
@@ -160,11 +160,11 @@ fn a_kind_that_cannot_be_seen_for_a_moment_holds_up_releases() {
     let mut play = Play::primary();
     let kind = Arc::new(Kind::config_map());
     let failure = Failure::Other("the connection was cut".to_owned());
-    play.observe(Observation::Object(kind.clone(), None, Seen::Failing(failure)));
+    play.observe(Observation::Object(kind.clone(), None, Event::Failing(failure)));
     play.see_lease(ended);
     play.pass(4_000);
     assert_eq!(play.asked, []);
-    play.observe(Observation::Object(kind, None, Seen::Resumed));
+    play.observe(Observation::Object(kind, None, Event::Resumed));
     play.pass(4_000);
     // Idle for as long as that, it proves itself first.
     play.ask(|request| matches!(request, Request::WriteLessor { .. }));
@@ -175,11 +175,11 @@ fn a_kind_that_cannot_be_seen_for_a_moment_holds_up_releases() {
 fn an_ended_lease_is_not_released_before_a_watch_that_has_just_ended_is_open_again() {
     let mut play = Play::primary();
     let kind = Arc::new(Kind::config_map());
-    play.observe(Observation::Object(kind.clone(), None, Seen::Interrupted));
+    play.observe(Observation::Object(kind.clone(), None, Event::Interrupted));
     play.see_lease(ended);
     play.pass(4_000);
     assert_eq!(play.asked, []);
-    play.observe(Observation::Object(kind, None, Seen::Resumed));
+    play.observe(Observation::Object(kind, None, Event::Resumed));
     play.see_map("late", json!({"lessor.dev/lease": "cart"}));
     play.ask(|request| matches!(request, Request::Remove { .. }));
 }
@@ -190,10 +190,10 @@ fn a_release_goes_on_as_soon_as_a_watch_that_had_ended_has_caught_up() {
     let kind = Arc::new(Kind::config_map());
     play.see_lease(ended);
     play.pass(1_900);
-    play.observe(Observation::Object(kind.clone(), None, Seen::Interrupted));
+    play.observe(Observation::Object(kind.clone(), None, Event::Interrupted));
     play.pass(200);
     assert_eq!(play.asked, []);
-    play.observe(Observation::Object(kind, None, Seen::Resumed));
+    play.observe(Observation::Object(kind, None, Event::Resumed));
     assert_eq!(play.asked, []);
     play.pass(200);
     play.ask(|request| matches!(request, Request::SetFinalizers { .. }));
@@ -205,7 +205,7 @@ fn a_follower_whose_watch_has_just_ended_takes_over_for_no_release() {
     let kind = Arc::new(Kind::config_map());
     play.see_lease(ended);
     play.pass(1_000);
-    play.observe(Observation::Object(kind, None, Seen::Interrupted));
+    play.observe(Observation::Object(kind, None, Event::Interrupted));
     play.pass(20_000);
     assert_eq!((play.replica.queued(), &*play.asked), (0, &[][..]));
     play.pass(20_000);
@@ -253,7 +253,7 @@ fn a_lease_of_an_absurd_term_goes_when_it_is_deleted_and_what_is_attached_to_it_
     });
     let lessor = play.lessor(json!({"primary": ME, "term": 1}));
     let ticket = play.ask(|request| matches!(request, Request::WriteLessor { .. }));
-    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    play.answer(ticket, Response::Lessor(Box::new(lessor)));
     let ticket = play
         .ask(|request| matches!(request, Request::SetFinalizers { finalizers, .. } if finalizers.is_empty()));
     let lease = play.lease(|lease| {
@@ -261,10 +261,10 @@ fn a_lease_of_an_absurd_term_goes_when_it_is_deleted_and_what_is_attached_to_it_
         lease["metadata"]["finalizers"] = json!([]);
         lease["metadata"]["deletionTimestamp"] = json!("2027-01-15T08:01:00Z");
     });
-    play.answer(ticket, Answer::Lease(lease));
+    play.answer(ticket, Response::Lease(lease));
     play.pass(10_000);
     assert_eq!(play.asked, []);
-    assert!(play.notices.iter().any(|notice| notice.reason == "Abandoned"), "{:?}", play.notices);
+    assert!(play.user_events.iter().any(|notice| notice.reason == "Abandoned"), "{:?}", play.user_events);
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn a_dry_run_removes_nothing_and_says_what_it_would() {
     play.pass(60_000);
     assert_eq!(play.asked, []);
     assert!(
-        play.notices
+        play.user_events
             .iter()
             .any(|notice| notice.reason == "WouldRelease" && notice.note.contains("shop/whole"))
     );
@@ -298,19 +298,19 @@ fn a_lease_that_was_due_by_its_cap_has_what_was_left_of_its_ttl_when_the_cap_is_
     play.see_lease(|_| {});
     let ticket = play.ask(|request| matches!(request, Request::WriteStatus { .. }));
     let lease = play.lease(|lease| capped(lease, 3));
-    play.answer(ticket, Answer::Lease(lease));
+    play.answer(ticket, Response::Lease(lease));
     play.pass(2_900);
     let ticket = play.ask(|request| matches!(request, Request::WriteLessor { .. }));
     let lessor = play.lessor(json!({"primary": ME, "term": 1}));
-    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    play.answer(ticket, Response::Lessor(Box::new(lessor)));
     play.pass(300);
     let ticket = play.asked.iter().find(|(_, request)| is_end(request)).expect("an end").0;
     let lease = play.lease(|lease| capped(lease, 3600));
-    play.observe(Observation::Lease(None, Seen::There(lease.clone())));
-    play.answer(ticket, Answer::Refused(Refusal::Conflict));
+    play.observe(Observation::Lease(None, Event::Applied(lease.clone())));
+    play.answer(ticket, Response::Refused(RequestError::Conflict));
     let is_read = |request: &Request| matches!(request, Request::ReadLease { .. });
     let ticket = play.asked.iter().find(|(_, request)| is_read(request)).expect("a look").0;
-    play.answer(ticket, Answer::Lease(lease));
+    play.answer(ticket, Response::Lease(lease));
     let uid = UID.parse().expect("a uid");
     assert_eq!(play.replica.leases.deadline(uid), Some(LeaseTime::from_millis(10_100)));
     play.pass(6_500);
@@ -336,7 +336,7 @@ fn a_lease_ends_though_connections_on_which_nothing_is_said_are_cut_again_and_ag
                 }
                 _ => {
                     let lessor = play.lessor(json!({"primary": ME, "term": 1}));
-                    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+                    play.answer(ticket, Response::Lessor(Box::new(lessor)));
                 }
             }
         }
@@ -355,7 +355,7 @@ fn a_replica_without_leases_asks_for_no_sign_of_life_after_an_outage() {
 
 #[test]
 fn a_primary_whose_write_fails_proves_itself_before_anything_ends() {
-    let failing = || Answer::Refused(Refusal::Failing("the storage is full".to_owned()));
+    let failing = || Response::Refused(RequestError::Failing("the storage is full".to_owned()));
     let mut play = Play::primary();
     grant(&mut play);
     // It shows itself a second before the deadline, or would.
@@ -382,7 +382,7 @@ fn a_primary_whose_write_fails_proves_itself_before_anything_ends() {
         }
     };
     let lessor = play.lessor(json!({"primary": ME, "term": 1}));
-    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    play.answer(ticket, Response::Lessor(Box::new(lessor)));
     play.ask(|request| matches!(request, Request::WriteStatus { .. }));
 }
 
@@ -395,13 +395,13 @@ fn nothing_ends_before_a_write_was_accepted_that_was_sent_shortly_before_its_dea
     play.see_map("attached", json!({"lessor.dev/lease": "cart"}));
     let ticket = play.ask(|request| matches!(request, Request::WriteLessor { .. }));
     let lessor = play.lessor(json!({"primary": ME, "term": 1}));
-    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    play.answer(ticket, Response::Lessor(Box::new(lessor)));
     let ticket = play.ask(|request| matches!(request, Request::WriteStatus { .. }));
     let lease = play.lease(|lease| {
         granted(lease);
         lease["status"]["attached"] = json!({"objects": 1, "keys": 0});
     });
-    play.answer(ticket, Answer::Lease(lease));
+    play.answer(ticket, Response::Lease(lease));
     play.pass(2_990);
     let ticket = play.ask(|request| matches!(request, Request::WriteLessor { .. }));
     // Others are answered meanwhile.
@@ -411,6 +411,6 @@ fn nothing_ends_before_a_write_was_accepted_that_was_sent_shortly_before_its_dea
     }
     play.ask(|request| matches!(request, Request::WriteLessor { .. }));
     let lessor = play.lessor(json!({"primary": ME, "term": 1}));
-    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    play.answer(ticket, Response::Lessor(Box::new(lessor)));
     play.ask(|request| matches!(request, Request::WriteStatus { .. }));
 }

@@ -1,10 +1,7 @@
 //! Leases that follow something.
 
 use super::*;
-use crate::index::sources::NODE_NAMESPACE;
-use crate::index::sources::Sighting;
-use crate::index::sources::Sign;
-use crate::index::sources::View;
+use crate::index::sources::{NODE_NAMESPACE, Sign, SourceState, View};
 
 impl Play {
     /// A primary that may watch all kinds of sources, with a lease of 10 s that follows `from`, granted.
@@ -15,27 +12,27 @@ impl Play {
     /// The same, with a lease of this spec.
     fn with_spec(spec: &Value) -> Self {
         let mut play = Self::primary();
-        play.replica.follows = Follows::new(SourceKind::ALL, true);
+        play.replica.follows = SourceIndex::new(SourceKind::ALL, true);
         play.see_lease(|lease| lease["spec"] = spec.clone());
         assert_eq!(play.settle(spec), 1, "the grant");
         play
     }
 
-    fn heartbeat(&mut self, renew_time: &str) -> Sighting {
+    fn heartbeat(&mut self, renew_time: &str) -> SourceState {
         let version = self.next_version().parse().expect("a version");
         let sign = Sign::Heartbeat { uid: Uuid::nil(), renew_time: Some(renew_time.into()), recorded: None };
-        Sighting { place: Place::new(NODE_NAMESPACE, "worker"), version, sign }
+        SourceState { place: NamespacedName::new(NODE_NAMESPACE, "worker"), version, sign }
     }
 
-    fn pod(&mut self, finished: bool) -> Sighting {
+    fn pod(&mut self, finished: bool) -> SourceState {
         let version = self.next_version().parse().expect("a version");
         let sign = Sign::Pod { uid: UID.parse().expect("a uid"), finished };
-        Sighting { place: Place::new("shop", "web"), version, sign }
+        SourceState { place: NamespacedName::new("shop", "web"), version, sign }
     }
 
-    fn see(&mut self, kind: SourceKind, sighting: Sighting) {
-        let lookout = Lookout { kind, namespace: None, name: None };
-        self.observe(Observation::Source(lookout, Seen::There(Box::new(sighting))));
+    fn see(&mut self, kind: SourceKind, source_state: SourceState) {
+        let source_watch = SourceWatch { kind, namespace: None, name: None };
+        self.observe(Observation::Source(source_watch, Event::Applied(Box::new(source_state))));
     }
 
     fn beat(&mut self, renew_time: &str) {
@@ -53,9 +50,9 @@ impl Play {
                 match request {
                     Request::WriteLessor { .. } | Request::ReadLessor => {
                         let lessor = self.lessor(json!({"primary": ME, "term": 1}));
-                        self.answer(ticket, Answer::Lessor(Box::new(lessor)));
+                        self.answer(ticket, Response::Lessor(Box::new(lessor)));
                     }
-                    _ => self.answer(ticket, Answer::Refused(Refusal::Conflict)),
+                    _ => self.answer(ticket, Response::Refused(RequestError::Conflict)),
                 }
             }
             self.pass(10);
@@ -76,7 +73,7 @@ impl Play {
                 lease["spec"] = spec.clone();
                 lease["status"] = status;
             });
-            self.answer(ticket, Answer::Lease(lease));
+            self.answer(ticket, Response::Lease(lease));
             writes += 1;
         }
     }
@@ -135,12 +132,12 @@ fn a_lease_ends_only_after_its_source_was_read_at_its_deadline() {
     assert!(!play.asked.iter().any(|(_, request)| is_end(request)));
     // The watch was late: it had beaten.
     let heartbeat = play.heartbeat("1");
-    play.answer(ticket, Answer::Source(Box::new(heartbeat.clone())));
+    play.answer(ticket, Response::Source(Box::new(heartbeat.clone())));
     play.pass(9_000);
     assert!(!play.asked.iter().any(|(_, request)| is_end(request) || reads_source(request)));
     play.pass(1_500);
     let ticket = play.until(reads_source);
-    play.answer(ticket, Answer::Source(Box::new(heartbeat)));
+    play.answer(ticket, Response::Source(Box::new(heartbeat)));
     play.until(is_end);
 }
 
@@ -159,7 +156,7 @@ fn a_lease_ends_though_a_chain_of_sources_is_read_slowly() {
             lease["status"]["grantedTTLSeconds"] = json!(60);
             lease["status"]["expiryTime"] = json!("2027-01-15T08:01:00.100000Z");
         });
-        play.observe(Observation::Lease(None, Seen::There(lease.clone())));
+        play.observe(Observation::Lease(None, Event::Applied(lease.clone())));
         (name, lease)
     });
     let heartbeat = play.heartbeat("0");
@@ -177,19 +174,19 @@ fn a_lease_ends_though_a_chain_of_sources_is_read_slowly() {
                         lease["spec"] = spec(&from("b"));
                         lease["status"] = status;
                     });
-                    play.answer(ticket, Answer::Lease(lease));
+                    play.answer(ticket, Response::Lease(lease));
                 }
                 Request::ReadLease { lease } => {
                     let (_, known) =
                         chain.iter().find(|(name, _)| **name == *lease.name).expect("one of the chain");
-                    play.answer(ticket, Answer::Lease(known.clone()));
+                    play.answer(ticket, Response::Lease(known.clone()));
                 }
                 Request::ReadSource { .. } => {
-                    play.answer_of_another_kind(ticket, Answer::Source(Box::new(heartbeat.clone())));
+                    play.answer_of_another_kind(ticket, Response::Source(Box::new(heartbeat.clone())));
                 }
                 Request::WriteLessor { .. } | Request::ReadLessor => {
                     let lessor = play.lessor(json!({"primary": ME, "term": 1}));
-                    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+                    play.answer(ticket, Response::Lessor(Box::new(lessor)));
                 }
                 // What is said of the others may wait.
                 _ => {}
@@ -208,7 +205,7 @@ fn what_was_read_before_an_outage_was_noticed_counts_for_no_end_after_it() {
     let heartbeat = play.heartbeat("0");
     play.pass(10_000);
     let ticket = play.until(reads_source);
-    play.answer(ticket, Answer::Source(Box::new(heartbeat.clone())));
+    play.answer(ticket, Response::Source(Box::new(heartbeat.clone())));
     let ticket = play.until(is_end);
     // The server was silent for a while, and lease time stood still.
     play.held = Duration::from_millis(300);
@@ -216,13 +213,13 @@ fn what_was_read_before_an_outage_was_noticed_counts_for_no_end_after_it() {
         lease["spec"] = spec(&node());
         lease["status"] = status;
     });
-    play.answer(ticket, Answer::Refused(Refusal::Conflict));
+    play.answer(ticket, Response::Refused(RequestError::Conflict));
     let ticket = play.until(|request| matches!(request, Request::ReadLease { .. }));
-    play.answer(ticket, Answer::Lease(lease));
+    play.answer(ticket, Response::Lease(lease));
     play.pass(300);
     assert!(!play.asked.iter().any(|(_, request)| is_end(request)), "{:#?}", play.asked);
     let ticket = play.until(reads_source);
-    play.answer(ticket, Answer::Source(Box::new(heartbeat)));
+    play.answer(ticket, Response::Source(Box::new(heartbeat)));
     play.until(is_end);
 }
 
@@ -231,22 +228,22 @@ fn what_was_asked_before_the_deadline_counts_for_no_end_however_late_the_answer_
     let mut play = Play::following(node());
     let heartbeat = play.heartbeat("0");
     let place = heartbeat.place.clone();
-    let lookout = Lookout {
+    let source_watch = SourceWatch {
         kind: SourceKind::Node,
         namespace: Some(place.namespace.clone()),
         name: Some(place.name.clone()),
     };
     // It is there, and was shown before somebody followed it: so it has to be read.
-    play.observe(Observation::Source(lookout, Seen::All([place].into())));
+    play.observe(Observation::Source(source_watch, Event::Synced([place].into())));
     let late = play.until(reads_source);
     play.asked.retain(|(ticket, _)| *ticket != late);
     play.pass(10_100);
     let ticket = play.until(reads_source);
-    play.answer(ticket, Answer::Refused(Refusal::Failing("busy".to_owned())));
-    play.answer(late, Answer::Gone);
+    play.answer(ticket, Response::Refused(RequestError::Failing("busy".to_owned())));
+    play.answer(late, Response::Gone);
     assert!(!play.asked.iter().any(|(_, request)| is_end(request)), "{:#?}", play.asked);
     let ticket = play.until(reads_source);
-    play.answer(ticket, Answer::Gone);
+    play.answer(ticket, Response::Gone);
     play.until(is_end);
 }
 
@@ -254,13 +251,13 @@ fn what_was_asked_before_the_deadline_counts_for_no_end_however_late_the_answer_
 fn a_source_that_nobody_reads_while_the_server_asks_for_patience_is_read_right_after_that() {
     let mut play = Play::following(node());
     let place = play.heartbeat("0").place;
-    let lookout = Lookout {
+    let source_watch = SourceWatch {
         kind: SourceKind::Node,
         namespace: Some(place.namespace.clone()),
         name: Some(place.name.clone()),
     };
     play.replica.patient_until = play.mono + Duration::from_secs(3);
-    play.observe(Observation::Source(lookout, Seen::All([place].into())));
+    play.observe(Observation::Source(source_watch, Event::Synced([place].into())));
     assert_eq!(play.asked, []);
     assert_eq!(play.replica.wake_at(&play.now()), Some(play.replica.patient_until));
     play.pass(3_000);
@@ -272,18 +269,18 @@ fn a_lease_does_not_end_as_long_as_its_source_may_not_be_read() {
     let mut play = Play::following(node());
     play.pass(10_000);
     let ticket = play.until(reads_source);
-    play.answer(ticket, Answer::Refused(Refusal::Forbidden("no".to_owned())));
+    play.answer(ticket, Response::Refused(RequestError::Forbidden("no".to_owned())));
     assert_eq!(play.settle(&spec(&node())), 1, "the condition");
-    assert!(play.notices.iter().any(|notice| notice.reason == "NotFollowing"));
+    assert!(play.user_events.iter().any(|notice| notice.reason == "NotFollowing"));
     play.pass(14_000);
     assert!(!play.asked.iter().any(|(_, request)| is_end(request)));
     // It tries again, by and by.
     play.pass(2_000);
     let ticket = play.until(reads_source);
-    play.answer(ticket, Answer::Gone);
+    play.answer(ticket, Response::Gone);
     // It never was there, as far as anybody knows: nothing is left of the TTL. Now it is due, and not before it was asked for.
     let ticket = play.until(reads_source);
-    play.answer(ticket, Answer::Gone);
+    play.answer(ticket, Response::Gone);
     play.until(is_end);
 }
 
@@ -306,7 +303,7 @@ fn a_pod_is_pinned_at_once_and_no_time_passes_while_it_lives() {
     play.pass(200);
     let ticket = play.until(reads_source);
     let pod = play.pod(true);
-    play.answer(ticket, Answer::Source(Box::new(pod)));
+    play.answer(ticket, Response::Source(Box::new(pod)));
     play.until(is_end);
 }
 
@@ -317,8 +314,8 @@ fn pod_lost() -> Play {
     let pod = play.pod(false);
     play.see(SourceKind::Pod, pod.clone());
     play.settle(&spec(&from));
-    let lookout = Lookout { kind: SourceKind::Pod, namespace: None, name: None };
-    play.observe(Observation::Source(lookout, Seen::Gone(Box::new(pod))));
+    let source_watch = SourceWatch { kind: SourceKind::Pod, namespace: None, name: None };
+    play.observe(Observation::Source(source_watch, Event::Deleted(Box::new(pod))));
     play
 }
 
@@ -326,7 +323,7 @@ fn pod_lost() -> Play {
 fn a_lease_that_ends_on_loss_ends_at_once_after_one_more_look() {
     let mut play = pod_lost();
     let ticket = play.until(reads_source);
-    play.answer(ticket, Answer::Gone);
+    play.answer(ticket, Response::Gone);
     play.until(is_end);
 }
 
@@ -399,7 +396,7 @@ fn a_maximum_lifetime_asks_no_source() {
 #[test]
 fn a_replica_whose_own_watch_is_late_does_not_take_over() {
     let mut play = Play::follower();
-    play.replica.follows = Follows::new(SourceKind::ALL, true);
+    play.replica.follows = SourceIndex::new(SourceKind::ALL, true);
     let follows = |lease: &mut Value| {
         granted(lease);
         lease["spec"] = spec(&node());
@@ -411,12 +408,12 @@ fn a_replica_whose_own_watch_is_late_does_not_take_over() {
     let ticket = play.ask(|request| matches!(request, Request::ReadLessor));
     let mut lessor = play.lessor(json!({"primary": "other_1", "term": 1}));
     lessor.metadata.resource_version = Some("1".to_owned());
-    play.answer(ticket, Answer::Lessor(Box::new(lessor)));
+    play.answer(ticket, Response::Lessor(Box::new(lessor)));
     let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
     let lease = play.lease(follows);
-    play.answer(ticket, Answer::Lease(lease));
+    play.answer(ticket, Response::Lease(lease));
     let ticket = play.ask(reads_source);
     let heartbeat = play.heartbeat("1");
-    play.answer(ticket, Answer::Source(Box::new(heartbeat)));
+    play.answer(ticket, Response::Source(Box::new(heartbeat)));
     assert_eq!(play.asked, [], "it is not overdue");
 }

@@ -12,7 +12,7 @@ fn the_finalizer_is_in_place_before_the_grant() {
     let lease =
         play.lease(|lease| lease["metadata"]["finalizers"] = json!(["other/one", "lessor.dev/revoke"]));
     let version = play.version;
-    play.answer(ticket, Answer::Lease(lease));
+    play.answer(ticket, Response::Lease(lease));
     let (at, status) = play.status_written().expect("the grant");
     assert_eq!(at, version);
     assert_eq!(status["grantedTTLSeconds"], 10);
@@ -67,7 +67,7 @@ fn a_grant_that_was_accepted_late_gets_its_time_corrected() {
         lease["metadata"]["managedFields"] = json!([{"manager": "lessor-grant", "operation": "Update", "subresource": "status",
             "time": "2027-01-15T08:00:04Z", "fieldsV1": {"f:status": {}}}]);
     });
-    play.answer(ticket, Answer::Lease(lease));
+    play.answer(ticket, Response::Lease(lease));
     let (_, status) = play.status_written().expect("a correction");
     assert_eq!(status["grantTime"], "2027-01-15T08:00:04.000000Z");
 }
@@ -82,13 +82,13 @@ fn a_changed_ttl_is_granted_anew_and_published() {
     });
     // A renewal before that is published changes nothing about it.
     let ticket = play.ask(|request| matches!(request, Request::WriteStatus { .. }));
-    play.answer(ticket, Answer::Refused(Refusal::Conflict));
+    play.answer(ticket, Response::Refused(RequestError::Conflict));
     let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
     let lease = play.lease(|lease| {
         granted(lease);
         lease["spec"] = json!({"ttlSeconds": 30, "renewTime": "2027-01-15T08:00:01Z"});
     });
-    play.answer(ticket, Answer::Lease(lease));
+    play.answer(ticket, Response::Lease(lease));
     assert_eq!(play.status_written().expect("a correction").1["grantedTTLSeconds"], 30);
 }
 
@@ -113,7 +113,7 @@ fn statuses_are_brought_up_to_date_in_turn_as_the_budget_allows() {
             let number = uid.as_u128() as usize;
             turns.push(number);
             let lease = play.lease(|lease| one(lease, number, 0));
-            play.answer(ticket, Answer::Lease(lease));
+            play.answer(ticket, Response::Lease(lease));
         }
         play.pass(10);
     }

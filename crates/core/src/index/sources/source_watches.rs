@@ -13,7 +13,7 @@ const FEW: usize = 8;
 
 /// One watch: of all sources of a kind, of those in a namespace, or of one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Lookout {
+pub struct SourceWatch {
     /// The kind of source.
     pub kind: SourceKind,
     /// The namespace; `None`: all.
@@ -22,7 +22,7 @@ pub struct Lookout {
     pub name: Option<Arc<str>>,
 }
 
-impl Lookout {
+impl SourceWatch {
     /// Whether it shows this source.
     pub fn covers(&self, source: &Source) -> bool {
         self.kind == source.kind
@@ -31,7 +31,7 @@ impl Lookout {
     }
 }
 
-impl fmt::Display for Lookout {
+impl fmt::Display for SourceWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |part: &Option<Arc<str>>| part.clone().unwrap_or_else(|| "*".into());
         write!(f, "{}/{}/{}", self.kind.label(), text(&self.namespace), text(&self.name))
@@ -41,7 +41,7 @@ impl fmt::Display for Lookout {
 /// How widely the sources of a kind are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Breadth {
-    Names,
+    Interner,
     Namespaces,
     Everywhere,
 }
@@ -51,20 +51,20 @@ enum Breadth {
 /// The more sources are followed, the wider it is watched for them. It becomes no narrower before nobody follows any
 /// source of the kind, so that sources that come and go don't begin watches anew all the time.
 #[derive(Clone, Debug, Hash)]
-pub struct Lookouts {
+pub struct SourceWatches {
     /// Whether this operator has the right to look at all namespaces at once.
     everywhere: bool,
     breadth: BTreeMap<SourceKind, Breadth>,
 }
 
-impl Lookouts {
+impl SourceWatches {
     /// Nothing is watched yet.
     pub fn new(everywhere: bool) -> Self {
         Self { everywhere, breadth: BTreeMap::new() }
     }
 
     /// What is to be watched to see all of these.
-    pub fn wanted<'a>(&mut self, sources: impl Iterator<Item = &'a Source> + Clone) -> BTreeSet<Lookout> {
+    pub fn wanted<'a>(&mut self, sources: impl Iterator<Item = &'a Source> + Clone) -> BTreeSet<SourceWatch> {
         let mut wanted = BTreeSet::new();
         for kind in SourceKind::ALL.into_iter().filter(|kind| kind.switch().is_some()) {
             let sources = sources.clone().filter(|source| source.kind == kind);
@@ -76,7 +76,7 @@ impl Lookouts {
             let namespaces: BTreeSet<&Arc<str>> =
                 sources.clone().map(|source| &source.place.namespace).collect();
             let enough = match (count, namespaces.len()) {
-                (..=FEW, _) => Breadth::Names,
+                (..=FEW, _) => Breadth::Interner,
                 (_, ..=FEW) => Breadth::Namespaces,
                 _ if self.everywhere => Breadth::Everywhere,
                 _ => Breadth::Namespaces,
@@ -84,17 +84,17 @@ impl Lookouts {
             let breadth = self.breadth.entry(kind).or_insert(enough);
             *breadth = enough.max(*breadth);
             match breadth {
-                Breadth::Names => wanted.extend(sources.map(|source| Lookout {
+                Breadth::Interner => wanted.extend(sources.map(|source| SourceWatch {
                     kind,
                     namespace: Some(source.place.namespace.clone()),
                     name: Some(source.place.name.clone()),
                 })),
-                Breadth::Namespaces => wanted.extend(namespaces.into_iter().map(|namespace| Lookout {
+                Breadth::Namespaces => wanted.extend(namespaces.into_iter().map(|namespace| SourceWatch {
                     kind,
                     namespace: Some(namespace.clone()),
                     name: None,
                 })),
-                Breadth::Everywhere => drop(wanted.insert(Lookout { kind, namespace: None, name: None })),
+                Breadth::Everywhere => drop(wanted.insert(SourceWatch { kind, namespace: None, name: None })),
             }
         }
         wanted

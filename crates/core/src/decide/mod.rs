@@ -1,0 +1,4 @@
+//! Decisions.
+
+pub mod cold_start;
+pub mod lease;

@@ -1,0 +1,5 @@
+//! Indexes.
+
+pub mod attachments;
+pub mod leases;
+pub mod sources;

@@ -1,0 +1,3 @@
+//! Leadership.
+
+pub mod election;

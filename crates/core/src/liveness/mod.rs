@@ -1,0 +1,3 @@
+//! Liveness.
+
+pub mod shared_pause;
