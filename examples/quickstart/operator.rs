@@ -45,7 +45,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         ..Settings::default()
     };
     let mut terminated = signal(SignalKind::terminate()).context("can't listen for SIGTERM")?;
-    run::run(config, settings, async {
+    runtime::run(config, settings, async {
         terminated.recv().await;
     })
     .await?;

@@ -111,7 +111,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             dry_run = settings.dry_run,
             "starting"
         );
-        run::run(config, settings, terminated()?).await?;
+        runtime::run(config, settings, terminated()?).await?;
         tracing::info!("stopped");
         Ok(())
     });

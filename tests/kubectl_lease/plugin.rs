@@ -1,9 +1,9 @@
 //! `kubectl lease`: each command, and what it says when things go wrong.
 
-use std::sync::OnceLock;
 use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::OnceLock,
     time::Duration,
 };
 

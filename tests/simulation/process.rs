@@ -27,7 +27,7 @@ pub(crate) struct Process {
     pub(crate) identity: String,
     runtime: Runtime,
     wire: Wire,
-    main: JoinHandle<Result<(), run::Error>>,
+    main: JoinHandle<Result<(), runtime::Error>>,
     stop: Option<oneshot::Sender<()>>,
     /// When it started, by the world's time and by its own.
     started: Duration,
@@ -62,7 +62,7 @@ impl Process {
                     epoch + since + SignedDuration::from_millis(wall.load(Ordering::Relaxed))
                 });
                 let client = Client::new(hearing.layer(wire), "default");
-                run::run_with(client, hearing, settings, async {
+                runtime::run_with(client, hearing, settings, async {
                     if stopped.await.is_err() {
                         std::future::pending::<()>().await;
                     }

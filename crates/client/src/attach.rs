@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{
     Error, LeaseClient,
     annotate::{Annotations, Changes, attaching, detaching},
-    exchange::Answer,
+    http::Answer,
 };
 
 /// How often an object that others change at the same time is read and written anew.

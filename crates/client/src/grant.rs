@@ -7,7 +7,7 @@ use lessor_api::{
     lease::{MAX_SECONDS, condition, reason},
 };
 
-use super::{Error, LeaseClient, held::HeldLease, observe};
+use super::{Error, LeaseClient, lease::HeldLease, observe};
 
 /// How long a grant is waited for, unless it says otherwise.
 const WAIT: Duration = Duration::from_secs(15);

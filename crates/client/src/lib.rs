@@ -29,15 +29,15 @@
 
 mod annotate;
 mod attach;
-mod belief;
 mod clock;
 mod error;
-mod exchange;
 mod grant;
-mod held;
+mod http;
 mod keep_alive;
+mod lease;
 mod observe;
-mod reading;
+mod snapshot;
+mod validity;
 
 use std::time::Duration;
 
@@ -50,16 +50,16 @@ use lessor_api::Lease;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use self::exchange::{Answer, exchange};
+use self::http::{Answer, exchange};
 
 pub use self::{
     attach::{AttachedObject, Attachment, Target},
     clock::Moment,
     error::Error,
     grant::Grant,
-    held::HeldLease,
     keep_alive::{Beat, KeepAlive, Lost, Pace},
-    reading::{Listing, Reading, State},
+    lease::HeldLease,
+    snapshot::{Listing, Reading, State},
 };
 
 /// Under this name the server records what a client writes, unless it's given another.
@@ -107,7 +107,7 @@ impl LeaseClient {
     /// [`Error::Ended`], [`Error::NotFound`] and [`Error::NotGranted`], and what can go wrong with any
     /// request.
     pub async fn renew(&self, name: &str) -> Result<HeldLease, Error> {
-        let answer = self.patch_lease(name, held::renewal(None, None), self.timeout).await?;
+        let answer = self.patch_lease(name, lease::renewal(None, None), self.timeout).await?;
         HeldLease::new(self.clone(), answer)
     }
 
@@ -168,7 +168,7 @@ impl LeaseClient {
 
     async fn exchange<T: DeserializeOwned>(
         &self,
-        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+        request: Result<::http::Request<Vec<u8>>, kube::core::request::Error>,
         timeout: Duration,
     ) -> Result<Answer<T>, Error> {
         // The library refuses to build what no server would take, like a lease without a name.

@@ -27,6 +27,20 @@ pub struct Now {
 }
 
 impl Now {
+    /// All clocks at the start of a replica, before the first response of the API server.
+    pub fn start(wall: Timestamp) -> Self {
+        Self {
+            mono: Duration::ZERO,
+            lease: LeaseTime::from_duration(Duration::ZERO),
+            wall,
+            server: None,
+            since_last_response: Duration::ZERO,
+            disconnected: false,
+            paused_unwritable: Duration::ZERO,
+            doubted: Duration::ZERO,
+        }
+    }
+
     /// How much of the time was no lease time.
     pub fn held(&self) -> Duration {
         self.mono.saturating_sub(self.lease.since_start())

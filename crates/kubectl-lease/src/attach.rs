@@ -6,9 +6,9 @@ use lessor_api::{KeyForm, attachment::Attachments};
 use lessor_client::{Attachment, Error, Target};
 
 use crate::{
+    attachments::lease_name,
     connect::Session,
-    failure::{Failure, OTHER, OVER, Outcome, note},
-    find::lease_name,
+    error::{Failure, OTHER, OVER, Outcome, note},
     output::{Screen, full_name},
     target::{Kinds, Written},
 };

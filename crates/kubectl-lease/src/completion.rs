@@ -6,7 +6,7 @@ use clap::{Arg, Args as ClapArgs, Command, CommandFactory, Parser, ValueEnum};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{Api, api::ListParams, config::Kubeconfig, core::PartialObjectMeta};
 
-use crate::{Cli, failure::Outcome, output::Screen};
+use crate::{Cli, error::Outcome, output::Screen};
 
 /// The word in front of what kubectl wants to be completed.
 pub(crate) const ASK: &str = "__complete";

@@ -12,7 +12,7 @@ use lessor_client::{FIELD_MANAGER, LeaseClient};
 
 use crate::{
     duration,
-    failure::{Failure, OTHER, Outcome},
+    error::{Failure, OTHER, Outcome},
 };
 
 /// What this program calls itself.

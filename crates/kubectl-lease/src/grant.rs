@@ -9,7 +9,7 @@ use crate::{
     attach,
     connect::Session,
     duration::{self, short},
-    failure::{Failure, OTHER, Outcome},
+    error::{Failure, OTHER, Outcome},
     keep_alive,
     output::{Format, Output, Screen, full_name, json_of},
     target::{Kinds, Written},

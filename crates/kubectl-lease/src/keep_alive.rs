@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::{
     connect::Session,
     duration::short,
-    failure::{Failure, OTHER, Outcome, note},
+    error::{Failure, OTHER, Outcome, note},
     output::{Format, Output, Screen, full_name, json_of, list_of},
 };
 

@@ -10,7 +10,7 @@ use lessor_client::Reading;
 use crate::{
     connect::Session,
     duration::short,
-    failure::Outcome,
+    error::Outcome,
     output::{Cell, Format, Output, Screen, Table, colour_of, full_name, json_of, list_of, name_of},
     watch::{self, Change},
 };
@@ -82,7 +82,7 @@ pub(crate) async fn run(args: Args, session: &Session, screen: &mut Screen) -> O
                 false => format!("in namespace {}", session.leases.namespace()),
             };
             // Like kubectl: a table without rows is no output, so that scripts can count lines.
-            crate::failure::note(format!("no leases {place}"));
+            crate::error::note(format!("no leases {place}"));
         }
         Format::Table | Format::Wide => {
             let shape = Shape {

@@ -3,27 +3,27 @@
 use std::process::ExitCode;
 
 mod attach;
+mod attachments;
 mod completion;
 mod connect;
 mod duration;
-mod failure;
-mod find;
+mod error;
 mod grant;
 mod keep_alive;
 mod list;
 mod output;
 mod revoke;
 mod run;
-mod show;
 mod status;
 mod target;
+mod ttl;
 mod watch;
 
 use clap::{Parser, Subcommand};
 
 use self::{
     connect::Connection,
-    failure::{EXIT_CODES, Failure, OTHER, Outcome},
+    error::{EXIT_CODES, Failure, OTHER, Outcome},
     output::Screen,
 };
 
@@ -61,9 +61,9 @@ enum Command {
     Grant(grant::Args),
     Renew(keep_alive::RenewArgs),
     KeepAlive(keep_alive::Args),
-    Ttl(show::TtlArgs),
+    Ttl(ttl::TtlArgs),
     List(list::Args),
-    Tree(show::TreeArgs),
+    Tree(ttl::TreeArgs),
     Attach(attach::AttachArgs),
     Detach(attach::DetachArgs),
     Revoke(revoke::Args),
@@ -108,9 +108,9 @@ async fn perform(cli: Cli) -> Outcome<ExitCode> {
         Command::Grant(args) => grant::run(args, &connection.open().await?, screen).await?,
         Command::Renew(args) => keep_alive::renew(args, &connection.open().await?, screen).await?,
         Command::KeepAlive(args) => keep_alive::run(args, &connection.open().await?, screen).await?,
-        Command::Ttl(args) => show::ttl(args, &connection.open().await?, screen).await?,
+        Command::Ttl(args) => ttl::ttl(args, &connection.open().await?, screen).await?,
         Command::List(args) => list::run(args, &connection.open().await?, screen).await?,
-        Command::Tree(args) => show::tree(args, &connection.open().await?, screen).await?,
+        Command::Tree(args) => ttl::tree(args, &connection.open().await?, screen).await?,
         Command::Attach(args) => attach::attach(args, &connection.open().await?, screen).await?,
         Command::Detach(args) => attach::detach(args, &connection.open().await?, screen).await?,
         Command::Revoke(args) => revoke::run(args, &connection.open().await?, screen).await?,

@@ -7,7 +7,7 @@ use lessor_api::Lease;
 use lessor_client::{Reading, State};
 use serde_json::{Value, json};
 
-use crate::{duration::short, failure::Outcome};
+use crate::{duration::short, error::Outcome};
 
 /// `-o`.
 #[derive(Args, Debug, Clone, Copy)]

@@ -9,10 +9,10 @@ use clap::{ArgAction, Args as ClapArgs, builder::NonEmptyStringValueParser};
 use lessor_client::{Error, Reading};
 
 use crate::{
+    attachments::{Attachments, KindsArgs},
     connect::Session,
     duration,
-    failure::{Failure, OTHER, Outcome, note},
-    find::{Attachments, KindsArgs},
+    error::{Failure, OTHER, Outcome, note},
     output::{Screen, full_name, name_of},
 };
 

@@ -19,7 +19,7 @@ use tokio::{
 use crate::{
     connect::Connection,
     duration::{self, short},
-    failure::{Failure, OTHER, Outcome, RUN_LOST, RUN_NO_COMMAND, RUN_NOT_GRANTED, RUN_NOT_RUNNABLE, note},
+    error::{Failure, OTHER, Outcome, RUN_LOST, RUN_NO_COMMAND, RUN_NOT_GRANTED, RUN_NOT_RUNNABLE, note},
     grant::Terms,
     keep_alive::complain,
     output::full_name,

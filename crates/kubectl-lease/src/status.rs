@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::{
     connect::Session,
     duration::short,
-    failure::{ATTENTION, Failure, Outcome, note},
+    error::{ATTENTION, Failure, Outcome, note},
     output::{Cell, Colour, Format, Output, Screen, Table, name_of},
 };
 

@@ -12,7 +12,7 @@ use kube::{
 };
 use lessor_client::Target;
 
-use crate::failure::{Failure, NOT_FOUND, Outcome, UNREACHABLE};
+use crate::error::{Failure, NOT_FOUND, Outcome, UNREACHABLE};
 
 /// An object as written, before anybody knows whether there is such a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]

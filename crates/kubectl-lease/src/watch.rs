@@ -7,14 +7,17 @@ use futures::{Stream, StreamExt, future};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 use kube::{
     Api,
-    runtime::{WatchStreamExt, watcher, watcher::Event},
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, Event},
+    },
 };
 use lessor_api::{Lease, lease::condition};
 use lessor_client::{Error, Reading, State};
 
 use crate::{
     connect::Session,
-    failure::{Failure, Outcome, note},
+    error::{Failure, Outcome, note},
     list::{Scope, attached},
     output::{Colour, Screen, colour_of, name_of, sentence},
 };

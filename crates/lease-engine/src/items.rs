@@ -4,8 +4,8 @@ use std::{hash::Hash, iter, mem};
 
 use super::{
     Error,
+    engine::Lessor,
     index::{Found, NONE},
-    leases::Lessor,
 };
 
 /// An item's owner, and its neighbours in the list of that lease's items.

@@ -79,14 +79,14 @@
 pub mod clock;
 mod config;
 mod deleter;
-mod ends;
+mod engine;
 mod error;
+mod expiry_queue;
 #[cfg(test)]
 mod faults;
 mod ids;
 mod index;
 mod items;
-mod leases;
 mod load;
 #[cfg(test)]
 mod model;
@@ -103,9 +103,9 @@ mod wheel;
 pub use self::{
     config::{AboveMax, Backoff, Config, Stretch},
     deleter::{ItemDeleter, MemoryItems},
+    engine::{Counts, Granted, Lease, Lessor, State},
     error::Error,
     ids::{IdGenerator, IdSource, NO_LEASE},
-    leases::{Counts, Granted, Lease, Lessor, State},
     rate::Rate,
     shared::{SharedError, SharedLessor},
     store::{MemoryStore, Record, Store},

@@ -117,11 +117,11 @@ impl SharedPause {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::jiff::Timestamp;
     use lease_engine::LeaseTime;
     use lessor_api::LessorStatus;
 
     use super::*;
-    use crate::clocks::Now;
 
     fn seconds(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -143,12 +143,12 @@ mod tests {
             mono: seconds(mono),
             lease: LeaseTime::from_duration(seconds(mono - held)),
             paused_unwritable: seconds(paused_unwritable),
-            ..Connectivity::new().now()
+            ..Now::start(Timestamp::UNIX_EPOCH)
         }
     }
 
-    #[tokio::test]
-    async fn each_holds_what_others_have_found_out_and_it_has_not() {
+    #[test]
+    fn each_holds_what_others_have_found_out_and_it_has_not() {
         let mut held = SharedPause::new(&says(100), &at(10, 5, 2));
         assert_eq!(held.see(&says(100), &at(20, 5, 2)), seconds(0));
         assert_eq!(held.see(&says(130), &at(50, 15, 12)), seconds(20));
@@ -163,8 +163,8 @@ mod tests {
         assert_eq!(held.unsaid(&at(96, 47, 24)), seconds(2));
     }
 
-    #[tokio::test]
-    async fn what_a_replica_that_was_deaf_meanwhile_has_held_is_not_held_again() {
+    #[test]
+    fn what_a_replica_that_was_deaf_meanwhile_has_held_is_not_held_again() {
         let mut held = SharedPause::new(&says(0), &at(10, 0, 0));
         // For ten seconds long before, and for fifteen of the twenty.
         held.note(&at(100, 10, 0));
@@ -172,23 +172,23 @@ mod tests {
         assert_eq!(held.see(&says(20), &at(220, 25, 0)), seconds(5));
     }
 
-    #[tokio::test]
-    async fn what_was_one_replicas_own_trouble_is_said_by_nobody_and_excuses_nothing_later() {
+    #[test]
+    fn what_was_one_replicas_own_trouble_is_said_by_nobody_and_excuses_nothing_later() {
         let mut held = SharedPause::new(&says(0), &at(10, 0, 0));
         assert_eq!(held.see(&says(0), &at(60, 40, 40)), seconds(0));
         assert_eq!(held.unsaid(&at(1000, 40, 40)), seconds(0));
         assert_eq!(held.see(&says(40), &at(1000, 40, 40)), seconds(40));
     }
 
-    #[tokio::test]
-    async fn what_is_in_doubt_is_held_when_it_is_not_any_more() {
+    #[test]
+    fn what_is_in_doubt_is_held_when_it_is_not_any_more() {
         let mut clock = LeaseClock::new(seconds(0));
         let now = |clock: &LeaseClock, mono| Now {
             mono: seconds(mono),
             lease: clock.now(seconds(mono)),
             paused_unwritable: clock.paused_unwritable(seconds(mono)),
             doubted: clock.tentative_pause(seconds(mono)),
-            ..Connectivity::new().now()
+            ..Now::start(Timestamp::UNIX_EPOCH)
         };
         let mut held = SharedPause::new(&says(0), &now(&clock, 10));
         clock.write_observed(seconds(93));
@@ -201,23 +201,23 @@ mod tests {
         assert_eq!(held.sum(&now(&clock, 100)), seconds(10));
     }
 
-    #[tokio::test]
-    async fn of_two_sums_seen_before_anything_is_held_each_counts_once() {
+    #[test]
+    fn of_two_sums_seen_before_anything_is_held_each_counts_once() {
         let mut held = SharedPause::new(&says(0), &at(10, 0, 0));
         assert_eq!(held.see(&says(20), &at(50, 0, 0)), seconds(20));
         assert_eq!(held.see(&says(25), &at(50, 0, 0)), seconds(5));
         assert_eq!(held.see(&says(28), &at(60, 25, 0)), seconds(3));
     }
 
-    #[tokio::test]
-    async fn a_lessor_made_anew_begins_a_new_sum() {
+    #[test]
+    fn a_lessor_made_anew_begins_a_new_sum() {
         let mut held = SharedPause::new(&says(100), &at(10, 0, 0));
         let anew = Known { uid: Some("another".to_owned()), ..says(30) };
         assert_eq!(held.see(&anew, &at(100, 0, 0)), seconds(30));
     }
 
-    #[tokio::test]
-    async fn nobody_can_write_more_into_the_lessor_than_may_have_passed() {
+    #[test]
+    fn nobody_can_write_more_into_the_lessor_than_may_have_passed() {
         let mut held = SharedPause::new(&says(0), &at(10, 0, 0));
         assert_eq!(held.see(&says(0), &at(20, 0, 0)), seconds(0));
         assert_eq!(held.see(&says(i64::MAX), &at(30, 0, 0)), seconds(20 + 60));

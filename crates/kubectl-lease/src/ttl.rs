@@ -5,9 +5,9 @@ use lessor_client::Reading;
 use serde_json::json;
 
 use crate::{
+    attachments::{Attachments, KindsArgs, lease_name},
     connect::Session,
-    failure::{Failure, OVER, Outcome},
-    find::{Attachments, KindsArgs, lease_name},
+    error::{Failure, OVER, Outcome},
     output::{Format, Output, Screen, full_name, name_of, sentence},
 };
 

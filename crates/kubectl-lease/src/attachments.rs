@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     connect::Session,
-    failure::{Failure, OTHER, Outcome},
+    error::{Failure, OTHER, Outcome},
     output::{Colour, Screen, full_name, name_of, sentence},
     target::Kinds,
 };

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use lessor_api::{Lease, time};
 use serde_json::{Value, json};
 
-use super::{Error, KeepAlive, LeaseClient, Pace, belief::Belief, clock::Moment, exchange::Answer};
+use super::{Error, KeepAlive, LeaseClient, Pace, clock::Moment, http::Answer, validity::Belief};
 
 /// A lease that was granted or renewed by this program, and what that lets it believe.
 ///

@@ -16,7 +16,7 @@ use lessor_api::{
     lease::{condition, following, reason},
 };
 
-use super::{Error, LeaseClient, belief::seconds, exchange::Answer};
+use super::{Error, LeaseClient, http::Answer, validity::seconds};
 
 /// How many leases one request lists.
 const PAGE: u32 = 500;

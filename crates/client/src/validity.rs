@@ -8,7 +8,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use lessor_api::Lease;
 
-use super::{clock::Moment, exchange::Answer};
+use super::{clock::Moment, http::Answer};
 
 /// The `Date` of an answer is cut to the second: the server's clock was less than this ahead of it.
 const DATE_PRECISION: SignedDuration = SignedDuration::from_secs(1);

@@ -2,7 +2,7 @@
 
 use std::hash::Hash;
 
-use super::{Error, LeaseTime, Ttl, leases::Lessor};
+use super::{Error, LeaseTime, Ttl, engine::Lessor};
 
 /// How many nodes of the wheel one poll may move: about a millisecond's work.
 const MOVES: usize = 8192;
