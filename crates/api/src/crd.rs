@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn the_files_under_crds_are_what_the_code_says() {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("crds");
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crds");
         for crd in all() {
             let file = directory.join(format!("{}.yaml", crd.metadata.name.as_deref().expect("a name")));
             let there = fs::read_to_string(&file).unwrap_or_default();

@@ -7,10 +7,7 @@ use futures::{Stream, StreamExt, future};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 use kube::{
     Api,
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, Event},
-    },
+    runtime::{WatchStreamExt, watcher, watcher::Event},
 };
 use lessor_api::{Lease, lease::condition};
 use lessor_client::{Error, Reading, State};
