@@ -27,6 +27,7 @@ use self::kinds::KindReport;
 use crate::{
     budget::Budget,
     clocks::Now,
+    decide::expiry,
     index::{
         attachments::{AttachmentIndex, ObjectId},
         leases::{Entry, LeaseIndex},
@@ -133,8 +134,6 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(5);
 /// For how long it does so after lease time stood still. As long as an API server may say nothing on a watch.
 const WATCHFUL: Duration = Duration::from_secs(60);
-/// The end of a lease is not committed without a sign of life from the API server within this time.
-pub(super) const FRESH: Duration = Duration::from_secs(1);
 /// How much later than due the signs of a primary that lives may reach a follower.
 const LATE: Duration = Duration::from_millis(500);
 
@@ -365,7 +364,7 @@ impl Replica {
             return None;
         }
         let deadline = self.leases.next_due()?;
-        let at = dispatch::mono_of(deadline, now);
+        let at = expiry::mono_of(deadline, now);
         if self.leading.is_none() {
             // One that is due already waits in the writer lease.
             return (at > now.mono).then_some(at);
@@ -374,7 +373,7 @@ impl Replica {
             // It waits for the answer.
             return None;
         }
-        Some(self.show_at(at).filter(|show| *show > now.mono).unwrap_or(at))
+        Some(expiry::write_at(at, self.shown_at).filter(|show| *show > now.mono).unwrap_or(at))
     }
 }
 
