@@ -24,6 +24,7 @@ use uuid::Uuid;
 use writer_lease::{self, Term, WriterLease};
 
 use self::kinds::KindReport;
+pub use crate::work::Work;
 use crate::{
     budget::Budget,
     clocks::Now,
@@ -46,15 +47,6 @@ use crate::{
 };
 
 pub use self::debug::{AttachmentReport, Hindered, Invalid, KindState, Pending};
-
-/// Work that replicas compete for.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Work {
-    /// The next step of a lease.
-    Lease(Uuid),
-    /// The removal of what is due in an object.
-    Object(ObjectId),
-}
 
 /// Names a request, so that its answer finds back.
 pub type Ticket = u64;
