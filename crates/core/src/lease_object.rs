@@ -4,9 +4,10 @@ use std::{fmt, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
 use lessor_api::{
-    lease::{AfterExpiry, FINALIZER, Lease},
+    lease::{AfterExpiry, FINALIZER, Lease, condition},
     time,
 };
+use serde_json::Value;
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -87,7 +88,12 @@ struct More {
     warn_before_seconds: Option<i64>,
     follow: Option<Follow>,
     other_finalizers: Vec<String>,
+    other_conditions: Vec<Value>,
 }
+
+/// The types of the conditions that the primary writes.
+const OWN_CONDITIONS: [&str; 4] =
+    [condition::ACTIVE, condition::EXPIRING, condition::FOLLOWING, condition::RELEASED];
 
 impl LeaseObject {
     /// Reads a lease.
@@ -102,12 +108,16 @@ impl LeaseObject {
         );
         let renew_from = lease.spec.renew_from.as_ref();
         let finalizers = || meta.finalizers.iter().flatten();
+        let conditions = lease.status.iter().flat_map(|status| &status.conditions);
+        let other_conditions =
+            conditions.filter(|condition| !OWN_CONDITIONS.contains(&condition.type_.as_str()));
         Ok(Self {
             more: Sparse::new(More {
                 max_lifetime_seconds: lease.spec.max_lifetime_seconds,
                 warn_before_seconds: lease.spec.warn_before_seconds,
                 follow: renew_from.and_then(|from| Follow::read(&place.namespace, from)),
                 other_finalizers: finalizers().filter(|name| *name != FINALIZER).cloned().collect(),
+                other_conditions: other_conditions.filter_map(|it| serde_json::to_value(it).ok()).collect(),
             }),
             place,
             uid: uid_of(meta.uid.as_deref())?,
@@ -130,7 +140,7 @@ impl LeaseObject {
 
     /// What remains of its TTL while it is suspended, in seconds, if its status says so of this very spec.
     pub fn told_left(&self) -> Option<i64> {
-        let is_told = self.suspend && self.status.observed_generation == Some(self.generation);
+        let is_told = self.suspend && self.status.spec_generation == Some(self.generation);
         self.status.remaining_seconds().filter(|_| is_told)
     }
 
@@ -148,6 +158,12 @@ impl LeaseObject {
     pub fn finalizers_with(&self, ours: bool) -> Vec<String> {
         let others = self.more.get().into_iter().flat_map(|more| more.other_finalizers.iter().cloned());
         others.chain(ours.then(|| FINALIZER.to_owned())).collect()
+    }
+
+    /// The conditions that other controllers wrote. A write of the status replaces the list of conditions as a whole, so it
+    /// has to contain them. They are no part of [`StatusSnapshot`]: a change of them isn't a write of the primary.
+    pub fn other_conditions(&self) -> &[Value] {
+        self.more.get().map_or(&[], |more| &more.other_conditions)
     }
 
     /// Whether `newer` renews the lease that this record shows: a changed `renewTime` or `ttlSeconds`, whatever they
@@ -187,6 +203,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::lease_status::State;
 
     fn lease(value: serde_json::Value) -> Lease {
         serde_json::from_value(value).expect("a lease")
@@ -225,6 +242,38 @@ mod tests {
         let record = LeaseObject::read(&lease(sample())).expect("readable");
         assert_eq!(record.finalizers_with(true), ["example.com/other", FINALIZER]);
         assert_eq!(record.finalizers_with(false), ["example.com/other"]);
+    }
+
+    #[test]
+    fn a_write_of_the_status_keeps_the_conditions_of_other_controllers() {
+        let noon = "2026-01-31T12:00:00Z";
+        let condition = |type_: &str, generation: Option<i64>| {
+            let mut condition = json!({
+                "type": type_, "status": "True", "reason": "Some", "message": "", "lastTransitionTime": noon,
+            });
+            if let Some(generation) = generation {
+                condition["observedGeneration"] = json!(generation);
+            }
+            condition
+        };
+        let mut value = sample();
+        value["status"] =
+            json!({"conditions": [condition("Audited", Some(2)), condition("Active", None)], "term": 1});
+        let object = LeaseObject::read(&lease(value.clone())).expect("readable");
+        let mut status = object.status.clone();
+        status.set_state(State::Granted, 0);
+        let patch = status.to_patch("me", 1, object.other_conditions());
+        let types: Vec<&Value> = patch["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|condition| &condition["type"])
+            .collect();
+        assert_eq!(types, ["Active", "Audited"]);
+        assert_eq!(patch["conditions"][1], condition("Audited", Some(2)), "unchanged");
+        value["status"]["conditions"] = json!([condition("Active", None)]);
+        let without = LeaseObject::read(&lease(value)).expect("readable");
+        assert_eq!(object.status, without.status, "they don't count as a write of the primary");
     }
 
     #[test]

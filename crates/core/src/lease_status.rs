@@ -140,8 +140,8 @@ pub struct StatusSnapshot {
     pub expiry: Option<Millis>,
     /// `endTime`.
     pub end: Option<Millis>,
-    /// `observedGeneration`: present from the grant on.
-    pub observed_generation: Option<i64>,
+    /// `specGeneration`: present from the grant on.
+    pub spec_generation: Option<i64>,
     /// What was attached.
     pub attached: Option<Attached>,
     /// The term under which this was written.
@@ -174,7 +174,7 @@ impl StatusSnapshot {
             }),
             expiry: status.expiry_time.as_ref().map(|time| millis(time.0)),
             end: status.end_time.as_ref().map(|time| millis(time.0)),
-            observed_generation: status.observed_generation,
+            spec_generation: status.spec_generation,
             attached: status.attached,
             term: status.term,
             more: Sparse::new(More {
@@ -198,20 +198,21 @@ impl StatusSnapshot {
         }
     }
 
-    /// The status as a merge patch: every field of ours, absent ones as `null`, so that nothing of an earlier status
-    /// stays behind.
-    pub fn to_patch(&self, primary: &str, term: i64) -> Value {
-        let generation = self.observed_generation;
-        let mut conditions = Vec::with_capacity(4);
+    /// The status as a merge patch. It names each field of the operator, absent ones as `null`, so that the patch removes
+    /// what an earlier status had. `other_conditions` are those of [other controllers](crate::lease_object::LeaseObject::other_conditions).
+    ///
+    /// The conditions carry no `observedGeneration`. A renewal moves the generation and costs no write, so it would be older than
+    /// the object after each renewal, and `kubectl wait` and kstatus ignore such a condition.
+    pub fn to_patch(&self, primary: &str, term: i64, other_conditions: &[Value]) -> Value {
+        let mut conditions = Vec::with_capacity(4 + other_conditions.len());
         let mut push = |type_: &str, status: bool, reason: &str, message: String, since: Millis| {
-            conditions.push(Condition {
-                type_: type_.to_owned(),
-                status: if status { "True" } else { "False" }.to_owned(),
-                reason: reason.to_owned(),
-                message,
-                last_transition_time: Time(from_millis(since)),
-                observed_generation: generation,
-            });
+            conditions.push(json!({
+                "type": type_,
+                "status": if status { "True" } else { "False" },
+                "reason": reason,
+                "message": message,
+                "lastTransitionTime": Time(from_millis(since)),
+            }));
         };
         if let Some((state, since)) = self.state {
             push(condition::ACTIVE, state.is_active(), state.reason(), self.explain(state), since);
@@ -232,10 +233,11 @@ impl StatusSnapshot {
         if let Some((released, since)) = self.released() {
             push(condition::RELEASED, released.done, &released.reason, released.message.to_string(), *since);
         }
+        conditions.extend_from_slice(other_conditions);
         let micro = |millis: Millis| time::micro(from_millis(millis));
         json!({
             "conditions": conditions,
-            "observedGeneration": generation,
+            "specGeneration": self.spec_generation,
             "grantedTTLSeconds": self.grant.map(|grant| grant.ttl_seconds),
             "grantTime": self.grant.map(|grant| micro(grant.time)),
             "fencingToken": self.grant.map(|grant| grant.token),
@@ -377,7 +379,7 @@ impl StatusSnapshot {
 
     /// Whether the lease was ever granted.
     pub fn is_granted(&self) -> bool {
-        self.observed_generation.is_some() && self.grant.is_some()
+        self.spec_generation.is_some() && self.grant.is_some()
     }
 
     /// The state alone.
@@ -395,7 +397,7 @@ mod tests {
             state: Some((State::Granted, 1_000)),
             grant: Some(Grant { ttl_seconds: 30, time: 1_000, token: 7 }),
             expiry: Some(31_000),
-            observed_generation: Some(1),
+            spec_generation: Some(1),
             attached: Some(Attached { objects: 1, keys: 2 }),
             term: Some(3),
             ..StatusSnapshot::default()
@@ -416,21 +418,35 @@ mod tests {
             Released { done: false, reason: "Hindered".into(), message: "configmap a is immutable".into() },
             3_000,
         );
-        let status: LeaseStatus = serde_json::from_value(published.to_patch("me", 3)).expect("a status");
+        let status: LeaseStatus = serde_json::from_value(published.to_patch("me", 3, &[])).expect("a status");
         assert_eq!(StatusSnapshot::read(&status), published);
         assert_eq!(status.primary.as_deref(), Some("me"));
+    }
+
+    #[test]
+    fn no_condition_carries_a_generation_which_a_renewal_would_make_look_old() {
+        let mut published = granted();
+        published.set_expiring(true, 2_000);
+        published.set_follows("pod/web-0".to_owned(), None, Some((true, following::SOURCE_ALIVE)), 2_000);
+        published.set_released(Released { done: true, reason: "Done".into(), message: "".into() }, 3_000);
+        let patch = published.to_patch("me", 3, &[]);
+        let conditions = patch["conditions"].as_array().expect("a list");
+        assert_eq!(conditions.len(), 4);
+        assert!(conditions.iter().all(|condition| condition.get("observedGeneration").is_none()), "{patch}");
+        // kubectl falls back to this one.
+        assert_eq!(patch.get("observedGeneration"), None);
     }
 
     #[test]
     fn a_patch_names_the_fields_that_must_go() {
         let mut published = granted();
         published.expiry = None;
-        let patch = published.to_patch("me", 3);
+        let patch = published.to_patch("me", 3, &[]);
         assert_eq!(patch.get("expiryTime"), Some(&Value::Null));
         assert_eq!(patch.get("endTime"), Some(&Value::Null));
         published.set_follows("pod/web-0".to_owned(), Some(Uuid::nil()), None, 1_000);
         published.set_follows("pod/web-1".to_owned(), None, None, 1_000);
-        assert_eq!(published.to_patch("me", 3)["follows"], json!({"source": "pod/web-1", "uid": null}));
+        assert_eq!(published.to_patch("me", 3, &[])["follows"], json!({"source": "pod/web-1", "uid": null}));
     }
 
     #[test]

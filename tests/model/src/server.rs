@@ -546,7 +546,7 @@ fn stored_lease(lease: Lease) -> Arc<Stored<Lease>> {
     hash_meta(&lease.metadata, &mut state);
     lease.spec.renew_time.hash(&mut state);
     if let Some(status) = &lease.status {
-        (&status.primary, status.term, status.fencing_token, status.observed_generation).hash(&mut state);
+        (&status.primary, status.term, status.fencing_token, status.spec_generation).hash(&mut state);
         let times = [&status.grant_time, &status.expiry_time, &status.end_time];
         times.map(|time| time.as_ref().map(|time| time.0.as_millisecond())).hash(&mut state);
         let reasons: Vec<_> =

@@ -53,7 +53,7 @@ pub fn recover(record: &LeaseObject, recorded: Recorded, now: &Now, settings: &S
     if recorded.renewed_unseen() {
         // No primary has promised anything since: what is asked for now is granted.
         ttl = granted_ttl(record.ttl_seconds, settings);
-    } else if record.status.observed_generation != Some(record.generation) {
+    } else if record.status.spec_generation != Some(record.generation) {
         // Perhaps `ttlSeconds` has changed since that was published.
         ttl = ttl.max(granted_ttl(record.ttl_seconds, settings));
     }
@@ -151,7 +151,7 @@ mod tests {
             },
             "spec": spec,
             "status": {
-                "observedGeneration": 1, "grantedTTLSeconds": spec["ttlSeconds"], "grantTime": second(asked).to_string(),
+                "specGeneration": 1, "grantedTTLSeconds": spec["ttlSeconds"], "grantTime": second(asked).to_string(),
             },
         }));
         let record = LeaseObject::read(&lease.expect("a lease")).expect("a record");

@@ -273,7 +273,7 @@ impl LeaseView<'_> {
         status.end = Some(wall);
         status.expiry = None;
         status.set_remaining_seconds(None);
-        status.observed_generation = Some(self.record.generation);
+        status.spec_generation = Some(self.record.generation);
         status.attached = Some(self.attached);
         status.set_state(state, wall);
         status.clear_conditions();
@@ -287,7 +287,7 @@ impl LeaseView<'_> {
 
     fn with_current(&self, mut status: StatusSnapshot, held: Held) -> StatusSnapshot {
         let wall = millis(self.now.wall);
-        status.observed_generation = Some(self.record.generation);
+        status.spec_generation = Some(self.record.generation);
         status.attached = Some(self.attached);
         if let Some(grant) = &mut status.grant {
             grant.ttl_seconds = whole_seconds(held.ttl);
@@ -393,7 +393,7 @@ mod tests {
                     "type": "Active", "status": "True", "reason": "Granted", "message": "",
                     "lastTransitionTime": "2026-01-31T12:00:00Z",
                 }],
-                "observedGeneration": 1, "grantedTTLSeconds": TTL, "grantTime": "2026-01-31T12:00:00.000000Z",
+                "specGeneration": 1, "grantedTTLSeconds": TTL, "grantTime": "2026-01-31T12:00:00.000000Z",
                 "expiryTime": "2026-01-31T12:00:10.000000Z", "attached": {"objects": 0, "keys": 0},
             },
         }))

@@ -232,7 +232,7 @@ impl Replica {
             lease: lease.clone(),
             uid,
             version,
-            status: status.to_patch(&self.settings.identity, term),
+            status: status.to_patch(&self.settings.identity, term, record.other_conditions()),
             grants: matches!(step, NextStep::Send(LeaseRequest::Grant(_))),
         };
         let (doing, request) = match &step {

@@ -289,7 +289,7 @@ fn a_lease_that_was_due_by_its_cap_has_what_was_left_of_its_ttl_when_the_cap_is_
         granted(lease);
         lease["spec"]["maxLifetimeSeconds"] = json!(lifetime);
         lease["metadata"]["generation"] = json!(lifetime);
-        lease["status"]["observedGeneration"] = json!(lifetime);
+        lease["status"]["specGeneration"] = json!(lifetime);
         let expiry =
             if lifetime < 10 { "2027-01-15T08:00:03.100000Z" } else { "2027-01-15T08:00:10.100000Z" };
         lease["status"]["expiryTime"] = json!(expiry);
