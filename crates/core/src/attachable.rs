@@ -3,17 +3,15 @@
 //! The operator deletes with its own rights, so each kind is somebody's decision. What a kind is called is written down;
 //! whether it is there, and in which version, is [discovered](discover), again and again if need be.
 
-use std::{collections::BTreeSet, fmt, str::FromStr, sync::Arc};
+use std::{collections::BTreeSet, fmt, str::FromStr};
 
 use kube_core::ApiResource;
 use lessor_api::{GROUP, KeyForm};
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::index::attachments::Kind;
-
-/// What a kind is called in messages, like `deployments.apps`.
-pub type KindName = Arc<str>;
+use crate::kind::Kind;
+pub use crate::kind::KindName;
 
 /// A kind that an administrator lists.
 ///

@@ -1,57 +1,12 @@
 //! What a replica remembers of one lease: the object, read once and kept small.
 
-use std::{fmt, sync::Arc};
-
-use k8s_openapi::jiff::Timestamp;
-use lessor_api::{
-    lease::{AfterExpiry, FINALIZER, Lease, condition},
-    time,
-};
+use lessor_api::lease::{AfterExpiry, FINALIZER, Lease, condition};
 use serde_json::Value;
-use thiserror::Error;
 use uuid::Uuid;
 
 use crate::{index::sources::Follow, lease_status::StatusSnapshot, sparse::Sparse};
 
-/// A `metadata.resourceVersion`: a number that only grows, comparable within one kind (Kubernetes 1.35 and later
-/// promise it, every earlier server has it so).
-pub type ResourceVersion = u64;
-
-/// Where an object of a known kind lives: its namespace and name.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NamespacedName {
-    /// The namespace.
-    pub namespace: Arc<str>,
-    /// The name within it.
-    pub name: Arc<str>,
-}
-
-impl NamespacedName {
-    /// The place of `name` in `namespace`.
-    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
-    }
-}
-
-impl fmt::Display for NamespacedName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-impl fmt::Debug for NamespacedName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// Why an object that the API server sent can't be used.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum Unreadable {
-    /// A field that every stored object has is missing or has another form.
-    #[error("metadata.{0} is missing or malformed")]
-    Metadata(&'static str),
-}
+pub use crate::metadata::{NamespacedName, ResourceVersion, Unreadable, uid_of, version_of};
 
 /// One lease, as some version of its object shows it.
 #[derive(Clone, Debug, Hash)]
@@ -171,31 +126,6 @@ impl LeaseObject {
     pub fn is_renewed_by(&self, newer: &Self) -> bool {
         self.renew_time != newer.renew_time || self.ttl_seconds != newer.ttl_seconds
     }
-}
-
-/// Reads `metadata.uid`.
-pub fn uid_of(uid: Option<&str>) -> Result<Uuid, Unreadable> {
-    uid.and_then(|uid| uid.parse().ok()).ok_or(Unreadable::Metadata("uid"))
-}
-
-/// Reads `metadata.resourceVersion`.
-pub fn version_of(version: Option<&str>) -> Result<ResourceVersion, Unreadable> {
-    version.and_then(|version| version.parse().ok()).ok_or(Unreadable::Metadata("resourceVersion"))
-}
-
-/// Milliseconds since 1970, rounded down: how times are kept.
-pub(super) fn millis(time: Timestamp) -> i64 {
-    time.as_millisecond()
-}
-
-/// A time from milliseconds since 1970; the nearest one that exists.
-pub(super) fn from_millis(millis: i64) -> Timestamp {
-    Timestamp::from_millisecond(millis).unwrap_or(if millis < 0 { Timestamp::MIN } else { Timestamp::MAX })
-}
-
-/// A time as status fields and logs write it.
-pub(super) fn text(millis: i64) -> String {
-    time::to_text(from_millis(millis))
 }
 
 #[cfg(test)]

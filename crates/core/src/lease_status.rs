@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::{
-    lease_object::{from_millis, millis, text},
     sparse::Sparse,
+    unix_millis::{from_millis, millis, text},
 };
 
 /// Milliseconds since 1970, by the clock that the field's documentation names.

@@ -5,7 +5,7 @@ use std::{
     hash::{BuildHasher, RandomState},
 };
 
-use crate::lease_object::NamespacedName;
+use crate::metadata::NamespacedName;
 
 /// The places of objects, of which there may be very many: of each only a fingerprint is kept, of 128 bits, and with keys that
 /// nobody knows. That two of a million places have the same is less likely than that memory fails.

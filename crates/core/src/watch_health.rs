@@ -3,11 +3,13 @@
 //! An object that no watch shows may be attached to a lease that ends, so a kind that can't be seen for a moment holds up
 //! releases. One that can't be seen for long doesn't: no kind delays the others for ever.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use lease_engine::LeaseTime;
 
-use crate::{attachable::KindName, clocks::Now, observation::Failure};
+use crate::{clocks::Now, kind::KindName, observation::Failure};
+
+pub use crate::observation::Scope;
 
 /// For this long, a failing watch holds up the release of leases: what it doesn't show might be attached. In lease time: what
 /// fails since the API server can't be reached at all delays nothing that could go on without it.
@@ -17,9 +19,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const CATCHING_UP: Duration = Duration::from_secs(3);
 /// A failure that may pass by itself is told to people when it has lasted this long.
 const TELL_AFTER: Duration = Duration::from_secs(5);
-
-/// Where something is watched: a namespace, or all of them.
-pub type Scope = Option<Arc<str>>;
 
 /// Everything that is known of how kinds are seen.
 #[derive(Clone, Debug, Hash, Default)]

@@ -10,9 +10,10 @@ use lessor_api::Recorded;
 use crate::{
     clocks::Now,
     decide::lease::{granted_ttl, seconds, whole_seconds},
-    lease_object::{LeaseObject, from_millis, millis},
+    lease_object::LeaseObject,
     lease_status::State,
     settings::Settings,
+    unix_millis::{from_millis, millis},
 };
 
 /// Times of the API are whole seconds, cut: what they show may be almost a second later.

@@ -12,9 +12,10 @@ use uuid::Uuid;
 use crate::{
     clocks::Now,
     index::sources::Source,
-    lease_object::{LeaseObject, from_millis, millis},
+    lease_object::LeaseObject,
     lease_status::{Followed, Grant, Released, State, StatusSnapshot},
     settings::Settings,
+    unix_millis::{from_millis, millis},
 };
 
 /// What the lessor in memory says of a lease that is granted.

@@ -13,7 +13,6 @@ use std::{
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube_core::ApiResource;
 use lessor_api::{
     Attachments, Key, KeyForm, LeaseName,
     attachment::{
@@ -25,52 +24,13 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::{
-    attachable::KindName,
     interner::Interner,
-    lease_object::{NamespacedName, ResourceVersion, Unreadable, uid_of, version_of},
     listed_keys::ListedKeys,
+    metadata::{NamespacedName, ResourceVersion, Unreadable, uid_of, version_of},
     sparse::Sparse,
 };
 
-/// A kind whose objects can be attached.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Kind {
-    /// Group, version, kind and plural.
-    pub resource: ApiResource,
-    /// What a key of such an object is.
-    pub form: KeyForm,
-    /// Whether keys that are JSON Pointers can be attached.
-    pub pointers: bool,
-}
-
-impl Kind {
-    /// ConfigMaps.
-    pub fn config_map() -> Self {
-        let resource = ApiResource {
-            group: String::new(),
-            version: "v1".to_owned(),
-            api_version: "v1".to_owned(),
-            kind: "ConfigMap".to_owned(),
-            plural: "configmaps".to_owned(),
-        };
-        Self { resource, form: KeyForm::Data, pointers: false }
-    }
-
-    /// What it is called in messages, in any version.
-    pub fn name(&self) -> KindName {
-        self.to_string().into()
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.resource.plural)?;
-        if !self.resource.group.is_empty() {
-            write!(f, ".{}", self.resource.group)?;
-        }
-        Ok(())
-    }
-}
+pub use crate::kind::Kind;
 
 /// An object: its kind, namespace and name.
 #[derive(Clone, PartialEq, Eq)]

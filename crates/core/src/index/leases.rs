@@ -18,8 +18,9 @@ use crate::{
     },
     index::sources::{LeaseState, Standing, Time, Turn},
     interner::Interner,
-    lease_object::{LeaseObject, NamespacedName},
+    lease_object::LeaseObject,
     listed_keys::ListedKeys,
+    metadata::NamespacedName,
     settings::Settings,
     sparse::Sparse,
 };

@@ -19,8 +19,8 @@ use super::{
     view::{Origin, Past, Standing, Time, Turn, View},
 };
 use crate::{
-    lease_object::{NamespacedName, ResourceVersion},
     listed_keys::ListedKeys,
+    metadata::{NamespacedName, ResourceVersion},
 };
 
 /// So many leases may follow one another, each the next. A beat at one end of a chain renews them all.

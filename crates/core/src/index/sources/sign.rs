@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::Timestamp;
 use uuid::Uuid;
 
-use crate::lease_object::{NamespacedName, ResourceVersion};
+use crate::metadata::{NamespacedName, ResourceVersion};
 
 /// A source, as some version of its object shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr, sync::Arc};
 use lessor_api::{OnLoss, RenewFrom};
 use uuid::Uuid;
 
-use crate::lease_object::NamespacedName;
+use crate::metadata::NamespacedName;
 
 /// Where the heartbeats of nodes are.
 pub const NODE_NAMESPACE: &str = "kube-node-lease";

@@ -9,8 +9,8 @@ use uuid::Uuid;
 
 use super::*;
 use crate::{
-    lease_object::{NamespacedName, ResourceVersion},
     listed_keys::ListedKeys,
+    metadata::{NamespacedName, ResourceVersion},
 };
 
 const SLACK: Duration = Duration::from_secs(3);
