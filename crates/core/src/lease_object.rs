@@ -12,7 +12,7 @@ pub use crate::metadata::{NamespacedName, ResourceVersion, Unreadable, uid_of, v
 #[derive(Clone, Debug, Hash)]
 pub struct LeaseObject {
     /// Where it lives.
-    pub place: NamespacedName,
+    pub name: NamespacedName,
     /// Its uid: the identity of the lease.
     pub uid: Uuid,
     /// The version of the object that this record shows.
@@ -57,7 +57,7 @@ impl LeaseObject {
     /// [`Unreadable`] when the metadata lacks what every stored object has.
     pub fn read(lease: &Lease) -> Result<Self, Unreadable> {
         let meta = &lease.metadata;
-        let place = NamespacedName::new(
+        let name = NamespacedName::new(
             meta.namespace.as_deref().ok_or(Unreadable::Metadata("namespace"))?,
             meta.name.as_deref().ok_or(Unreadable::Metadata("name"))?,
         );
@@ -70,11 +70,11 @@ impl LeaseObject {
             more: Sparse::new(More {
                 max_lifetime_seconds: lease.spec.max_lifetime_seconds,
                 warn_before_seconds: lease.spec.warn_before_seconds,
-                follow: renew_from.and_then(|from| Follow::read(&place.namespace, from)),
-                other_finalizers: finalizers().filter(|name| *name != FINALIZER).cloned().collect(),
+                follow: renew_from.and_then(|from| Follow::read(&name.namespace, from)),
+                other_finalizers: finalizers().filter(|finalizer| *finalizer != FINALIZER).cloned().collect(),
                 other_conditions: other_conditions.filter_map(|it| serde_json::to_value(it).ok()).collect(),
             }),
-            place,
+            name,
             uid: uid_of(meta.uid.as_deref())?,
             version: version_of(meta.resource_version.as_deref())?,
             generation: meta.generation.unwrap_or_default(),

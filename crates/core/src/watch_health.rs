@@ -23,12 +23,12 @@ const TELL_AFTER: Duration = Duration::from_secs(5);
 /// Everything that is known of how kinds are seen.
 #[derive(Clone, Debug, Hash, Default)]
 pub struct WatchHealth {
-    kinds: BTreeMap<KindName, BTreeMap<Scope, Sight>>,
+    kinds: BTreeMap<KindName, BTreeMap<Scope, WatchState>>,
 }
 
 /// How one watch does.
 #[derive(Clone, Debug, Hash, Default)]
-struct Sight {
+struct WatchState {
     /// Whether everything has been shown once.
     synced: bool,
     /// How it fails at present.
@@ -65,46 +65,46 @@ pub struct KindProblem {
 impl WatchHealth {
     /// Nothing has been seen yet of these kinds in these scopes.
     pub fn new(kinds: impl IntoIterator<Item = KindName>, scopes: &[Scope]) -> Self {
-        let unseen = || scopes.iter().map(|scope| (scope.clone(), Sight::default())).collect();
+        let unseen = || scopes.iter().map(|scope| (scope.clone(), WatchState::default())).collect();
         Self { kinds: kinds.into_iter().map(|kind| (kind, unseen())).collect() }
     }
 
     /// All objects of a kind in a scope have been shown.
     pub fn synced(&mut self, kind: &KindName, scope: &Scope, now: &Now) {
-        let sight = self.sight(kind, scope);
-        sight.synced = true;
-        sight.recover(now);
+        let watch = self.watch(kind, scope);
+        watch.synced = true;
+        watch.recover(now);
     }
 
     /// A watch has ended in good order, and is being opened again.
     pub fn interrupted(&mut self, kind: &KindName, scope: &Scope, now: &Now) {
-        self.sight(kind, scope).interrupt(now);
+        self.watch(kind, scope).interrupt(now);
     }
 
     /// A watch that had broken or ended goes on where it was. Answers whether it showed nothing meanwhile.
     pub fn resumed(&mut self, kind: &KindName, scope: &Scope, now: &Now) -> bool {
-        self.sight(kind, scope).recover(now)
+        self.watch(kind, scope).recover(now)
     }
 
     /// A watch fails. Answers whether that is news.
     pub fn failing(&mut self, kind: &KindName, scope: &Scope, failure: Failure, now: &Now) -> bool {
-        self.sight(kind, scope).fail(failure, now)
+        self.watch(kind, scope).fail(failure, now)
     }
 
     /// A kind can't even be discovered. Answers whether that is news.
     pub fn unknown(&mut self, kind: &KindName, failure: &Failure, now: &Now) -> bool {
         let scopes = self.kinds.entry(kind.clone()).or_default();
-        scopes.values_mut().filter_map(|sight| sight.fail(failure.clone(), now).then_some(())).count() > 0
+        scopes.values_mut().filter_map(|watch| watch.fail(failure.clone(), now).then_some(())).count() > 0
     }
 
-    fn sight(&mut self, kind: &KindName, scope: &Scope) -> &mut Sight {
+    fn watch(&mut self, kind: &KindName, scope: &Scope) -> &mut WatchState {
         self.kinds.entry(kind.clone()).or_default().entry(scope.clone()).or_default()
     }
 
     /// Kinds of which nothing is known yet, not even that they can't be seen.
     pub fn unseen(&self) -> impl Iterator<Item = &KindName> {
         let unseen =
-            |sight: &Sight| !sight.synced && sight.failure.is_none() && sight.failures.until.is_none();
+            |watch: &WatchState| !watch.synced && watch.failure.is_none() && watch.failures.until.is_none();
         self.kinds.iter().filter(move |(_, scopes)| scopes.values().any(unseen)).map(|(kind, _)| kind)
     }
 
@@ -113,30 +113,30 @@ impl WatchHealth {
     pub fn release_blocked_until(&self, namespace: &str, now: &Now) -> Duration {
         let of_namespace = |scope: &Scope| scope.as_deref().is_none_or(|scope| scope == namespace);
         let watch_health = self.kinds.values().flatten().filter(|(scope, _)| of_namespace(scope));
-        watch_health.map(|(_, sight)| sight.release_blocked_until(now)).max().unwrap_or_default()
+        watch_health.map(|(_, watch)| watch.release_blocked_until(now)).max().unwrap_or_default()
     }
 
     /// What people should know: kinds that can't be seen, each with one failure.
-    pub fn troubles(&self, now: Duration) -> Vec<KindProblem> {
-        let trouble = |(kind, scopes): (&KindName, &BTreeMap<Scope, Sight>)| {
-            let failing = scopes.values().find(|sight| sight.told_at().is_some_and(|at| at <= now))?;
+    pub fn problems(&self, now: Duration) -> Vec<KindProblem> {
+        let trouble = |(kind, scopes): (&KindName, &BTreeMap<Scope, WatchState>)| {
+            let failing = scopes.values().find(|watch| watch.told_at().is_some_and(|at| at <= now))?;
             Some(KindProblem { kind: kind.clone(), failure: failing.failure.clone()? })
         };
         self.kinds.iter().filter_map(trouble).collect()
     }
 
-    /// When [`troubles`](Self::troubles) change if nothing happens before.
-    pub fn troubles_change_at(&self, now: Duration) -> Option<Duration> {
+    /// When [`problems`](Self::problems) change if nothing happens before.
+    pub fn problems_change_at(&self, now: Duration) -> Option<Duration> {
         let watch_health = self.kinds.values().flat_map(BTreeMap::values);
-        watch_health.filter_map(Sight::told_at).filter(|at| *at > now).min()
+        watch_health.filter_map(WatchState::told_at).filter(|at| *at > now).min()
     }
 
     /// Each kind, and how it fails at present if it does.
     pub fn states(&self) -> impl Iterator<Item = (&KindName, State<'_>)> {
         self.kinds.iter().map(|(kind, scopes)| {
-            let state = match scopes.values().find_map(|sight| sight.failure.as_ref()) {
+            let state = match scopes.values().find_map(|watch| watch.failure.as_ref()) {
                 Some(failure) => State::Failing(failure),
-                None if scopes.values().all(|sight| sight.synced) => State::Event,
+                None if scopes.values().all(|watch| watch.synced) => State::Event,
                 None => State::Unseen,
             };
             (kind, state)
@@ -155,7 +155,7 @@ pub enum State<'a> {
     Failing(&'a Failure),
 }
 
-impl Sight {
+impl WatchState {
     fn interrupt(&mut self, now: &Now) {
         if self.failure.is_none() {
             self.interruptions.go_on(now);
@@ -278,7 +278,7 @@ mod tests {
         watch_health.synced(&kind, &scope, &at(0));
         watch_health.interrupted(&kind, &scope, &at(290));
         assert_eq!(watch_health.release_blocked_until("shop", &at(290)), seconds(320));
-        assert_eq!(watch_health.troubles(seconds(319)), [], "people needn't know");
+        assert_eq!(watch_health.problems(seconds(319)), [], "people needn't know");
         assert!(watch_health.resumed(&kind, &scope, &at(291)));
         assert_eq!(watch_health.release_blocked_until("shop", &at(291)), seconds(292));
         watch_health.interrupted(&kind, &scope, &at(580));
@@ -325,7 +325,7 @@ mod tests {
         watch_health.resumed(&kind, &scope, &at(101));
         watch_health.failing(&kind, &scope, transient(), &at(120));
         assert_eq!(watch_health.release_blocked_until("shop", &at(120)), seconds(150));
-        assert_eq!(watch_health.troubles(seconds(124)), []);
+        assert_eq!(watch_health.problems(seconds(124)), []);
     }
 
     #[test]
@@ -365,13 +365,13 @@ mod tests {
     fn people_hear_at_once_of_what_they_must_mend_and_later_of_what_may_pass() {
         let (mut watch_health, kind, scope) = watch_health();
         watch_health.failing(&kind, &scope, transient(), &at(10));
-        assert_eq!(watch_health.troubles(seconds(10)), []);
-        assert_eq!(watch_health.troubles_change_at(seconds(10)), Some(seconds(15)));
-        assert_eq!(watch_health.troubles(seconds(15)).len(), 1);
+        assert_eq!(watch_health.problems(seconds(10)), []);
+        assert_eq!(watch_health.problems_change_at(seconds(10)), Some(seconds(15)));
+        assert_eq!(watch_health.problems(seconds(15)).len(), 1);
         watch_health.failing(&kind, &scope, Failure::Forbidden("no".to_owned()), &at(16));
         let failure = Failure::Forbidden("no".to_owned());
-        assert_eq!(watch_health.troubles(seconds(16)), [KindProblem { kind: kind.clone(), failure }]);
+        assert_eq!(watch_health.problems(seconds(16)), [KindProblem { kind: kind.clone(), failure }]);
         watch_health.synced(&kind, &scope, &at(17));
-        assert_eq!(watch_health.troubles(seconds(17)), []);
+        assert_eq!(watch_health.problems(seconds(17)), []);
     }
 }

@@ -17,7 +17,7 @@ use lessor_api::{
 use lessor_core::{
     index::{
         attachments::Removal,
-        sources::{Sign, SourceState},
+        sources::{SourceState, SourceStatus},
     },
     lease_object::NamespacedName,
     listed_keys::ListedKeys,
@@ -229,7 +229,7 @@ impl Server {
                 Ok((name, lease)) => self.delete_lease(name, lease, now),
                 Err(refused) => refused.into(),
             },
-            Request::ReadObject { object } => match self.maps.get(&*object.place.name) {
+            Request::ReadObject { object } => match self.maps.get(&*object.name.name) {
                 Some(map) => Response::Object(Box::new(map.object.clone())).into(),
                 None => Response::Gone.into(),
             },
@@ -239,7 +239,7 @@ impl Server {
                     None => Response::Gone.into(),
                 }
             }
-            Request::Remove { object, removal } => self.remove_from_map(&object.place.name, removal),
+            Request::Remove { object, removal } => self.remove_from_map(&object.name.name, removal),
         }
     }
 
@@ -373,18 +373,18 @@ impl Server {
 
     /// The heart beats; if it isn't there it is made.
     pub fn beat(&mut self, now: Timestamp) -> News {
-        let known = self.heart.as_ref().and_then(|heart| match heart.object.sign {
-            Sign::Heartbeat { uid, .. } => Some(uid),
-            Sign::Pod { .. } => None,
+        let known = self.heart.as_ref().and_then(|heart| match heart.object.status {
+            SourceStatus::Heartbeat { uid, .. } => Some(uid),
+            SourceStatus::Pod { .. } => None,
         });
         let uid = known.unwrap_or_else(|| self.next_uid().parse().unwrap_or_default());
         self.version += 1;
         let renew_time = Some(format!("the {}th", self.version).into());
-        let sign = Sign::Heartbeat { uid, renew_time, recorded: Some(now) };
+        let status = SourceStatus::Heartbeat { uid, renew_time, recorded: Some(now) };
         let heart = stored_heart(SourceState {
-            place: NamespacedName::new(NAMESPACE, HEART),
+            name: NamespacedName::new(NAMESPACE, HEART),
             version: self.version,
-            sign,
+            status,
         });
         self.heart = Some(Arc::clone(&heart));
         self.first_heart.get_or_insert_with(|| Arc::clone(&heart));

@@ -38,24 +38,20 @@ pub struct ObjectId {
     /// Its kind.
     pub kind: Arc<Kind>,
     /// Where it lives.
-    pub place: NamespacedName,
+    pub name: NamespacedName,
 }
 
 /// All of a kind would be much to feed, and names say nearly as much.
 impl Hash for ObjectId {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.place, &self.kind.resource.plural).hash(state);
+        (&self.name, &self.kind.resource.plural).hash(state);
     }
 }
 
 impl Ord for ObjectId {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         let (kind, others) = (&self.kind.resource, &other.kind.resource);
-        (&self.place, &kind.plural, &kind.api_version).cmp(&(
-            &other.place,
-            &others.plural,
-            &others.api_version,
-        ))
+        (&self.name, &kind.plural, &kind.api_version).cmp(&(&other.name, &others.plural, &others.api_version))
     }
 }
 
@@ -67,7 +63,7 @@ impl PartialOrd for ObjectId {
 
 impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.kind.resource.kind.to_lowercase(), self.place)
+        write!(f, "{} {}", self.kind.resource.kind.to_lowercase(), self.name)
     }
 }
 
@@ -231,9 +227,9 @@ impl AttachmentIndex {
         let new_problems = !object.problems().is_empty()
             && self.objects.get(id).is_none_or(|known| known.problems() != object.problems());
         let mut leases = self.forget(id);
-        let namespace = self.namespaces.one(&id.place.namespace);
-        let place = NamespacedName { namespace, name: id.place.name.clone() };
-        let id = ObjectId { kind: id.kind.clone(), place };
+        let namespace = self.namespaces.one(&id.name.namespace);
+        let name = NamespacedName { namespace, name: id.name.name.clone() };
+        let id = ObjectId { kind: id.kind.clone(), name };
         for (lease, attached) in counts_of(&id, &object) {
             self.link(&lease, &id, attached);
             if !leases.contains(&lease) {
@@ -297,9 +293,9 @@ impl AttachmentIndex {
             .objects
             .keys()
             .filter(|id| {
-                *id.kind == *kind && namespace.is_none_or(|namespace| *id.place.namespace == *namespace)
+                *id.kind == *kind && namespace.is_none_or(|namespace| *id.name.namespace == *namespace)
             })
-            .filter(|id| !shown.contains(&id.place))
+            .filter(|id| !shown.contains(&id.name))
             .cloned()
             .collect();
         missing.sort_unstable();
@@ -326,8 +322,8 @@ impl AttachmentIndex {
     }
 
     /// The objects attached to the lease at `place`, wholly or by keys, in one order.
-    pub fn of(&self, place: &NamespacedName) -> impl Iterator<Item = (&ObjectId, &Object)> {
-        let (one, many) = match self.by_lease.get(place) {
+    pub fn of(&self, name: &NamespacedName) -> impl Iterator<Item = (&ObjectId, &Object)> {
+        let (one, many) = match self.by_lease.get(name) {
             Some(Attachees::One(id)) => (Some(id), None),
             Some(Attachees::Many(many)) => (None, Some(&many.objects)),
             None => (None, None),
@@ -336,7 +332,7 @@ impl AttachmentIndex {
         ids.filter_map(|id| self.objects.get_key_value(id))
     }
 
-    /// The names of leases that an object is attached to, as places.
+    /// The names of leases that an object is attached to, as by_name.
     pub fn leases_of(&self, id: &ObjectId) -> Vec<NamespacedName> {
         let object = self.objects.get(id);
         object.into_iter().flat_map(|object| counts_of(id, object)).map(|(lease, _)| lease).collect()
@@ -357,10 +353,10 @@ impl AttachmentIndex {
     }
 
     /// How much is attached to the lease at `place`.
-    pub fn count(&self, place: &NamespacedName) -> Attached {
-        match self.by_lease.get(place) {
+    pub fn count(&self, name: &NamespacedName) -> Attached {
+        match self.by_lease.get(name) {
             Some(Attachees::One(id)) => {
-                self.objects.get(id).map(|object| share_of(object, &place.name)).unwrap_or_default()
+                self.objects.get(id).map(|object| share_of(object, &name.name)).unwrap_or_default()
             }
             Some(Attachees::Many(many)) => many.count,
             None => Attached::default(),
@@ -480,7 +476,7 @@ impl Object {
 
 /// The lease of this name, for an object.
 fn lease_at(id: &ObjectId, name: &LeaseName) -> NamespacedName {
-    NamespacedName { namespace: id.place.namespace.clone(), name: name.shared() }
+    NamespacedName { namespace: id.name.namespace.clone(), name: name.shared() }
 }
 
 /// How much of an object is attached to the lease of this name.

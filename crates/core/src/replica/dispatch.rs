@@ -226,7 +226,7 @@ impl Replica {
         let deadline = self.leases.deadline(uid);
         let entry = self.leases.get(&uid)?;
         let record = &entry.record;
-        let lease = record.place.clone();
+        let lease = record.name.clone();
         let version = record.version;
         let write = |status: &StatusSnapshot| Request::WriteStatus {
             lease: lease.clone(),

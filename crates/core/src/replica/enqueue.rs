@@ -131,7 +131,7 @@ impl Replica {
     /// What is next for a lease; `None`: nothing, since this replica may not.
     pub(super) fn step(&mut self, uid: Uuid, now: &Now) -> Option<NextStep> {
         let entry = self.leases.get(&uid)?;
-        let place = entry.record.place.clone();
+        let place = entry.record.name.clone();
         let attached = self.objects.count(&place);
         let hindrance = if entry.record.status.has_ended() && attached != Default::default() {
             self.hindrance(&place)
@@ -362,7 +362,7 @@ impl Replica {
         }
         let Some(entry) = self.leases.get_mut(&uid) else { return };
         if entry.more.change(|more| more.said.replace(reason)) != Some(reason) {
-            let about = About::Lease(entry.record.place.clone(), uid);
+            let about = About::Lease(entry.record.name.clone(), uid);
             self.out.user_events.push(UserEvent::warning(about, reason, note()));
         }
     }

@@ -82,7 +82,7 @@ fn removals_that_hang_keep_slots_for_leases_and_for_what_has_not_hung_before() {
     );
     play.asked.clear();
     play.see_map("well", json!({"lessor.dev/lease": "cart"}));
-    play.ask(|request| matches!(request, Request::Remove { object, .. } if *object.place.name == *"well"));
+    play.ask(|request| matches!(request, Request::Remove { object, .. } if *object.name.name == *"well"));
 }
 
 #[test]
