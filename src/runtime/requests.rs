@@ -16,10 +16,8 @@ use lessor_api::{
     recorded::GRANT_MANAGER,
 };
 use lessor_core::{
-    index::{
-        attachments::{ObjectId, Removal},
-        sources::SourceKind,
-    },
+    decide::removal::Removal,
+    index::{attachments::ObjectId, sources::SourceKind},
     lease_object::{NamespacedName, ResourceVersion},
     request::{FIELD_MANAGER, Request, RequestError, Response},
 };
@@ -269,7 +267,7 @@ mod tests {
     async fn a_write_is_bound_to_the_uid_and_the_version_that_it_was_decided_at() {
         let lease = NamespacedName::new("shop", "cart");
         let object =
-            ObjectId { kind: Arc::new(Kind::config_map()), place: NamespacedName::new("shop", "cart") };
+            ObjectId { kind: Arc::new(Kind::config_map()), name: NamespacedName::new("shop", "cart") };
         let status = json!({"term": 3});
         let writes = [
             Request::SetFinalizers { lease: lease.clone(), uid: UID, version: 42, finalizers: Vec::new() },

@@ -8,7 +8,7 @@ use lessor_api::{
     lease::FINALIZER,
 };
 use lessor_core::{
-    index::attachments::Removal,
+    decide::removal::Removal,
     request::{Request, Response},
 };
 use serde_json::Value;

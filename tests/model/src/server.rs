@@ -15,10 +15,8 @@ use lessor_api::{
     recorded::GRANT_MANAGER,
 };
 use lessor_core::{
-    index::{
-        attachments::Removal,
-        sources::{SourceState, SourceStatus},
-    },
+    decide::removal::Removal,
+    index::sources::{SourceState, SourceStatus},
     lease_object::NamespacedName,
     listed_keys::ListedKeys,
     request::{FIELD_MANAGER, Request, RequestError, Response},

@@ -2,3 +2,4 @@
 
 pub mod cold_start;
 pub mod lease;
+pub mod removal;

@@ -15,12 +15,9 @@ use std::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lessor_api::{
     Attachments, Key, KeyForm, LeaseName,
-    attachment::{
-        KEY_PREFIX, KEYS_ANNOTATION, LEASE_ANNOTATION, PROPAGATION_ANNOTATION, Propagation, annotations_after,
-    },
+    attachment::{KEY_PREFIX, KEYS_ANNOTATION, LEASE_ANNOTATION, PROPAGATION_ANNOTATION, Propagation},
     lease::Attached,
 };
-use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::{
@@ -117,40 +114,6 @@ struct More {
 
 static NO_MORE: More =
     More { keys: BTreeMap::new(), problems: Vec::new(), hindrance: None, annotations: BTreeMap::new() };
-
-/// How to remove what is due in an object: one request, bound to one version of it.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Removal {
-    /// Delete the object.
-    Delete {
-        /// The uid that must be there.
-        uid: Uuid,
-        /// The version that must be there.
-        version: ResourceVersion,
-        /// What becomes of the objects that it owns.
-        propagation: Propagation,
-    },
-    /// Remove members of it, with the annotations that attach them. Takes a look at the object as a whole.
-    Members {
-        /// The uid that must be there.
-        uid: Uuid,
-        /// The version that must be there.
-        version: ResourceVersion,
-        /// JSON Pointers.
-        keys: BTreeSet<Key>,
-        /// Our annotations as they stand.
-        annotations: BTreeMap<String, String>,
-    },
-    /// Remove keys of it, with the annotations that attach them.
-    Keys {
-        /// The uid that must be there.
-        uid: Uuid,
-        /// Which.
-        keys: BTreeSet<Key>,
-        /// A merge patch that names uid and version.
-        patch: Value,
-    },
-}
 
 /// What taking in a version of an object changed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -362,54 +325,6 @@ impl AttachmentIndex {
             None => Attached::default(),
         }
     }
-
-    /// How to remove whatever is due in this very version of the object, where `has_ended` tells the leases whose end
-    /// was committed. `None`: nothing is due.
-    ///
-    /// Everything due in one object goes with one request, whichever leases it belonged to.
-    pub fn removal(&self, id: &ObjectId, has_ended: impl Fn(&NamespacedName) -> bool) -> Option<Removal> {
-        let object = self.objects.get(id)?;
-        let ended = |name: &LeaseName| has_ended(&lease_at(id, name));
-        // An object whose deletion is under way has finalizers of its own: nothing is left to ask for but its keys.
-        if !object.deleting && object.whole.as_ref().is_some_and(&ended) {
-            return Some(Removal::Delete {
-                uid: object.uid,
-                version: object.version,
-                propagation: object.propagation,
-            });
-        }
-        let more = object.more();
-        let due = more.keys.iter().filter(|(_, name)| ended(name));
-        let keys: BTreeSet<Key> = due.map(|(key, _)| key.clone()).collect();
-        if keys.is_empty() {
-            return None;
-        }
-        if id.kind.form == KeyForm::Pointer {
-            return Some(Removal::Members {
-                uid: object.uid,
-                version: object.version,
-                keys,
-                annotations: more.annotations.clone(),
-            });
-        }
-        let annotations = annotations_after(&more.annotations, id.kind.form, &keys);
-        let mut patch = json!({
-            "metadata": {
-                "uid": object.uid.to_string(),
-                // What binds the patch to this version; the uid alone would guard nothing.
-                "resourceVersion": object.version.to_string(),
-                "annotations": annotations,
-            },
-        });
-        // A merge patch removes a member by null and ignores one that isn't there, so metadata is all it takes to
-        // remove a key from wherever it is. A Secret has no `binaryData`.
-        let nulls: Map<String, Value> = keys.iter().map(|key| (key.to_string(), Value::Null)).collect();
-        patch["data"] = Value::Object(nulls.clone());
-        if id.kind.resource.kind == "ConfigMap" {
-            patch["binaryData"] = Value::Object(nulls);
-        }
-        Some(Removal::Keys { uid: object.uid, keys, patch })
-    }
 }
 
 impl Object {
@@ -458,6 +373,11 @@ impl Object {
         &self.more().keys
     }
 
+    /// Its annotations of the operator; empty where no key is attached.
+    pub fn annotations(&self) -> &BTreeMap<String, String> {
+        &self.more().annotations
+    }
+
     /// What is wrong with its annotations, for people.
     pub fn problems(&self) -> &[String] {
         &self.more().problems
@@ -474,8 +394,8 @@ impl Object {
     }
 }
 
-/// The lease of this name, for an object.
-fn lease_at(id: &ObjectId, name: &LeaseName) -> NamespacedName {
+/// The lease that an object names so.
+pub(crate) fn lease_at(id: &ObjectId, name: &LeaseName) -> NamespacedName {
     NamespacedName { namespace: id.name.namespace.clone(), name: name.shared() }
 }
 

@@ -8,9 +8,12 @@ use writer_lease::Lane;
 use super::{Replica, Timer, Work, is_released, number};
 use crate::{
     clocks::Now,
-    decide::lease::{LeaseRequest, LeaseView, NextStep},
+    decide::{
+        lease::{LeaseRequest, LeaseView, NextStep},
+        removal::{self, Removal},
+    },
     index::{
-        attachments::{Kind, Object, ObjectId, Removal},
+        attachments::{Kind, Object, ObjectId},
         leases::Entry,
     },
     lease_object::{LeaseObject, NamespacedName},
@@ -280,7 +283,8 @@ impl Replica {
         if self.settings.dry_run {
             return None;
         }
-        self.objects.removal(id, |place| {
+        let object = self.objects.get(id)?;
+        removal::removal(id, object, |place| {
             self.leases.at(place).is_some_and(|(_, entry)| {
                 let ended = entry.record.status.has_ended() && !is_released(entry);
                 ended && !entry.releasing && !self.is_doubtful(entry)

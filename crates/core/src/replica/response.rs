@@ -11,7 +11,8 @@ use super::{Cause, Doing, Flight, Replica, Ticket, Work, kinds};
 use crate::{
     clocks::Now,
     decide::lease::granted_ttl,
-    index::attachments::{Hindrance, Object, ObjectId, Removal},
+    decide::removal::Removal,
+    index::attachments::{Hindrance, Object, ObjectId},
     lease_object::{NamespacedName, ResourceVersion},
     metric_event::MetricEvent,
     request::{Request, RequestError, Response},

@@ -9,10 +9,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    index::{
-        attachments::{Kind, Removal},
-        sources::SourceKind,
-    },
+    decide::removal::Removal,
+    index::{attachments::Kind, sources::SourceKind},
     observation::{Event, Observation},
     request::Response,
 };
