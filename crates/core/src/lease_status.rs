@@ -19,13 +19,13 @@ type Millis = i64;
 /// The state of a lease: the reason of its condition `Active`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// It runs.
+    /// Its TTL runs.
     Granted,
-    /// It is active, and its time stands still.
+    /// Active, with a paused TTL.
     Suspended,
-    /// It has ended by time.
+    /// Ended at its deadline.
     Expired,
-    /// It has ended before its time.
+    /// Ended before its deadline, since it was deleted.
     Revoked,
 }
 
@@ -63,15 +63,15 @@ pub struct Grant {
     pub token: i64,
 }
 
-/// The reason of the condition `Released` when only a change of what is attached helps.
+/// The reason of the condition `Released` when a removal fails until the attached object changes.
 pub const HINDERED: &str = "Hindered";
-/// The same when it may pass by itself: the primary tries again and again.
+/// The same when the failure may be transient: the primary retries.
 pub const RETRYING: &str = "Retrying";
 
 /// The condition `Released`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Released {
-    /// True: everything that was attached is gone. False: something hinders that.
+    /// True: everything that was attached is gone. False: a removal fails.
     pub done: bool,
     /// Why, in one word.
     pub reason: Box<str>,
@@ -86,7 +86,7 @@ pub struct Followed {
     pub source: Box<str>,
     /// The uid of the Pod that it is.
     pub uid: Option<Uuid>,
-    /// The condition `Following`: its status, its reason, and since when. Absent as long as nobody knows, and after the end.
+    /// The condition `Following`: its status, its reason, and since when. Absent while unknown, and after the end.
     pub condition: Option<(bool, Box<str>, Millis)>,
 }
 
@@ -96,19 +96,19 @@ impl Followed {
         matches!(self.condition, Some((true, ..)))
     }
 
-    /// Whether the source was seen not to keep it alive: not since it couldn't be seen.
+    /// Whether the source was observed not to keep it alive, in contrast to a source that can't be watched.
     pub fn was_lost(&self) -> bool {
         let unseen = |reason: &str| matches!(reason, following::NOT_ENABLED | following::UNWATCHED);
         self.condition.as_ref().is_some_and(|(alive, reason, _)| !alive && !unseen(reason))
     }
 
-    /// Why not, or that it does, for people.
+    /// The message of the condition `Following`.
     pub fn explain(&self) -> String {
         let source = &self.source;
         let Some((_, reason, _)) = &self.condition else { return format!("follows {source}") };
         match &**reason {
             following::SOURCE_ALIVE => format!("{source} keeps it alive"),
-            following::SOURCE_MISSING => format!("{source} isn't there: the TTL runs"),
+            following::SOURCE_MISSING => format!("{source} doesn't exist: the TTL runs"),
             following::SOURCE_FINISHED => format!("{source} has finished"),
             following::SOURCE_REPLACED => format!("{source} is another Pod now"),
             following::SOURCE_ENDED => format!("{source} has ended: the TTL runs"),
@@ -117,12 +117,11 @@ impl Followed {
                 format!("too many leases follow one another up to {source}: only renewals keep it alive")
             }
             following::NOT_ENABLED => format!(
-                "the operator isn't told to watch such a source (`--follow`): {source} can't be seen, and the lease \
-                 doesn't end by time"
+                "{source} can't be watched: `--follow` doesn't list its kind. The lease doesn't expire until it does"
             ),
             following::UNWATCHED => format!(
-                "the operator lacks a right that `lessor rbac` prints: {source} can't be seen, and the lease doesn't \
-                 end by time"
+                "{source} can't be watched: the operator lacks a right that `lessor rbac` prints. The lease doesn't \
+                 expire until it is granted"
             ),
             _ => format!("follows {source}"),
         }
@@ -159,7 +158,7 @@ struct More {
 }
 
 impl StatusSnapshot {
-    /// Reads a status. What is missing stays missing: it was never written, or somebody removed it.
+    /// Reads a status. A missing field stays missing: it was never written, or was removed.
     pub fn read(status: &LeaseStatus) -> Self {
         let condition = |type_: &str| status.conditions.iter().find(|condition| condition.type_ == type_);
         let since = |condition: &Condition| millis(condition.last_transition_time.0);
@@ -306,7 +305,7 @@ impl StatusSnapshot {
         }
     }
 
-    /// Takes the conditions away that say something of a lease that hasn't ended.
+    /// Removes the conditions that apply only before the end.
     pub fn clear_conditions(&mut self) {
         self.more.change(|more| {
             more.expiring = None;
@@ -326,8 +325,8 @@ impl StatusSnapshot {
         self.more.change(|more| more.follows = None);
     }
 
-    /// Sets what the lease follows (`uid`: the Pod that it is), and the condition `Following`; `None`: nobody knows, and what
-    /// was known of this source stands. The time of the condition moves only when its status does.
+    /// Sets what the lease follows (`uid`: the Pod that it is), and the condition `Following`; `None`: unknown, so that
+    /// what was published about this source stays. The time of the condition moves only when its status does.
     pub fn set_follows(
         &mut self,
         source: String,
@@ -353,12 +352,12 @@ impl StatusSnapshot {
         self.more.get()?.released.as_ref()
     }
 
-    /// Whether the condition `Released` says that something hinders that.
+    /// Whether the condition `Released` is false: a removal fails.
     pub fn is_hindered(&self) -> bool {
         self.released().is_some_and(|(released, _)| !released.done)
     }
 
-    /// Whether that may pass by itself.
+    /// Whether the primary retries that removal.
     pub fn is_retrying(&self) -> bool {
         self.released().is_some_and(|(released, _)| !released.done && &*released.reason == RETRYING)
     }

@@ -190,7 +190,7 @@ impl AttachmentIndex {
         let new_problems = !object.problems().is_empty()
             && self.objects.get(id).is_none_or(|known| known.problems() != object.problems());
         let mut leases = self.forget(id);
-        let namespace = self.namespaces.one(&id.name.namespace);
+        let namespace = self.namespaces.intern(&id.name.namespace);
         let name = NamespacedName { namespace, name: id.name.name.clone() };
         let id = ObjectId { kind: id.kind.clone(), name };
         for (lease, attached) in counts_of(&id, &object) {

@@ -264,7 +264,7 @@ impl LeaseIndex {
         if record.status.is_granted() && !ended {
             restore(&mut self.lessor, &record, recorded, now, settings);
         }
-        record.name.namespace = self.namespaces.one(&record.name.namespace);
+        record.name.namespace = self.namespaces.intern(&record.name.namespace);
         self.by_name.insert(record.name.clone(), uid);
         let linger_until = ended.then(|| now.mono + settings.linger);
         let entry = Entry {
