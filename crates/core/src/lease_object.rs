@@ -11,7 +11,7 @@ pub use crate::metadata::{NamespacedName, ResourceVersion, Unreadable, uid_of, v
 /// One lease, as some version of its object shows it.
 #[derive(Clone, Debug, Hash)]
 pub struct LeaseObject {
-    /// Where it lives.
+    /// Its namespace and name.
     pub name: NamespacedName,
     /// Its uid: the identity of the lease.
     pub uid: Uuid,
@@ -19,9 +19,9 @@ pub struct LeaseObject {
     pub version: ResourceVersion,
     /// `metadata.generation`.
     pub generation: i64,
-    /// Whether somebody has asked for its deletion.
+    /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// Whether our finalizer is in place.
+    /// Whether the finalizer of the operator is in place.
     pub has_finalizer: bool,
     /// `spec.ttlSeconds`, as asked for.
     pub ttl_seconds: i64,
@@ -93,10 +93,10 @@ impl LeaseObject {
         self.more.get()?.max_lifetime_seconds
     }
 
-    /// What remains of its TTL while it is suspended, in seconds, if its status says so of this very spec.
-    pub fn told_left(&self) -> Option<i64> {
-        let is_told = self.suspend && self.status.spec_generation == Some(self.generation);
-        self.status.remaining_seconds().filter(|_| is_told)
+    /// `status.remainingSeconds`, if the lease is suspended and its status was written for this spec.
+    pub fn published_remaining(&self) -> Option<i64> {
+        let is_current = self.suspend && self.status.spec_generation == Some(self.generation);
+        self.status.remaining_seconds().filter(|_| is_current)
     }
 
     /// `spec.warnBeforeSeconds`.
@@ -109,7 +109,7 @@ impl LeaseObject {
         self.more.get()?.follow.as_ref()
     }
 
-    /// The finalizers with ours, or without it: a patch replaces the list as a whole.
+    /// All finalizers, with or without that of the operator: a merge patch replaces the whole list.
     pub fn finalizers_with(&self, ours: bool) -> Vec<String> {
         let others = self.more.get().into_iter().flat_map(|more| more.other_finalizers.iter().cloned());
         others.chain(ours.then(|| FINALIZER.to_owned())).collect()

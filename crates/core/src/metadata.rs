@@ -1,4 +1,4 @@
-//! What the metadata of each object says: its name, its uid and its version.
+//! The metadata of an object: its name, uid and resourceVersion.
 
 use std::{fmt, sync::Arc};
 
@@ -9,7 +9,7 @@ use uuid::Uuid;
 /// promise it, every earlier server has it so).
 pub type ResourceVersion = u64;
 
-/// Where an object of a known kind lives: its namespace and name.
+/// The namespace and name of an object of a given kind.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NamespacedName {
     /// The namespace.
@@ -19,7 +19,7 @@ pub struct NamespacedName {
 }
 
 impl NamespacedName {
-    /// The place of `name` in `namespace`.
+    /// `name` in `namespace`.
     pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }

@@ -34,11 +34,11 @@ pub use crate::kind::Kind;
 pub struct ObjectId {
     /// Its kind.
     pub kind: Arc<Kind>,
-    /// Where it lives.
+    /// Its namespace and name.
     pub name: NamespacedName,
 }
 
-/// All of a kind would be much to feed, and names say nearly as much.
+/// Hashes the name and the plural only, which nearly identify an object.
 impl Hash for ObjectId {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.name, &self.kind.resource.plural).hash(state);
@@ -70,21 +70,21 @@ impl fmt::Debug for ObjectId {
     }
 }
 
-/// Why something attached doesn't go though it should, and when to try again.
+/// Why a removal fails, and when to try again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Hindrance {
-    /// In one word, for conditions and metrics.
+    /// A CamelCase reason, for conditions and metrics.
     pub reason: &'static str,
-    /// For people: what is wrong, and what to do.
+    /// A message for users: what is wrong, and what to do.
     pub message: String,
-    /// When to try again though the object hasn't changed; `None`: only a change helps. On the replica's clock.
+    /// When to retry though the object hasn't changed; `None`: after a change only. On the replica's clock.
     pub retry_at: Option<Duration>,
     /// How often it was tried.
     pub tries: u32,
 }
 
-/// An attached object, as some version of it shows it. There may be very many, most of them attached as a whole: what only
-/// others have lies apart.
+/// An attached object, as some version of it shows it. There may be very many, most of them attached as a whole, so that the
+/// rest is boxed.
 #[derive(Clone, Debug, Hash)]
 pub struct Object {
     /// Its uid.
@@ -97,7 +97,7 @@ pub struct Object {
     pub propagation: Propagation,
     /// Whether its deletion was asked for.
     pub deleting: bool,
-    /// Whether it is known to have changed since `version`: it must be read before anything is removed.
+    /// Whether it has changed since `version`: it must be read before anything is removed.
     pub stale: bool,
     more: Sparse<More>,
 }
@@ -151,7 +151,7 @@ enum Attachees {
 
 #[derive(Clone, Debug, Default)]
 struct Many {
-    /// In one order, so that what happens follows from what was seen alone.
+    /// Sorted, so that the same observations lead to the same requests.
     objects: BTreeSet<ObjectId>,
     count: Attached,
 }
@@ -159,7 +159,7 @@ struct Many {
 impl AttachmentIndex {
     /// Takes in a version of an object.
     ///
-    /// An older version than the one known changes nothing. An object that isn't attached is forgotten, and costs nothing.
+    /// A version older than the one in the index changes nothing. An object that isn't attached is dropped from the index.
     ///
     /// # Errors
     /// [`Unreadable`] when the metadata lacks what every stored object has.
@@ -173,7 +173,7 @@ impl AttachmentIndex {
         else {
             return Ok(Applied { leases: self.forget(id), new_problems: false });
         };
-        // The version that is known already: nothing changed, a hindrance least of all.
+        // The version that the index has already: nothing changed, and a hindrance stays.
         if let Some(known) = self.objects.get_mut(id)
             && known.version == version
         {
@@ -231,7 +231,7 @@ impl AttachmentIndex {
         }
     }
 
-    /// Takes in that an object is gone, as of `version` (`None`: whatever version is known). Answers with the leases
+    /// Takes in that an object is gone, as of `version` (`None`: as of any version). Returns the leases
     /// that it was attached to.
     pub fn remove(&mut self, id: &ObjectId, version: Option<ResourceVersion>) -> Vec<NamespacedName> {
         match (self.objects.get(id), version) {
@@ -265,7 +265,7 @@ impl AttachmentIndex {
         missing
     }
 
-    /// Takes in that a kind is there in another version (`None`: not at all): its objects will be shown anew. Answers
+    /// Takes in that a kind is there in another version (`None`: not at all): its objects will be listed anew. Returns
     /// with the leases touched.
     pub fn forget_kind(&mut self, name: &str, except: Option<&Kind>) -> Vec<NamespacedName> {
         let is_old = |kind: &Kind| except != Some(kind) && *kind.name() == *name;
@@ -284,7 +284,7 @@ impl AttachmentIndex {
         self.objects.get_mut(id)
     }
 
-    /// The objects attached to the lease at `place`, wholly or by keys, in one order.
+    /// The objects attached to a lease, as a whole or by keys, in order.
     pub fn of(&self, name: &NamespacedName) -> impl Iterator<Item = (&ObjectId, &Object)> {
         let (one, many) = match self.by_lease.get(name) {
             Some(Attachees::One(id)) => (Some(id), None),
@@ -306,7 +306,7 @@ impl AttachmentIndex {
         self.objects.iter()
     }
 
-    /// Feeds all that is known of all objects, in one order.
+    /// Hashes the whole index, in a fixed order.
     pub(crate) fn hash_state(&self, state: &mut impl Hasher) {
         let mut ids: Vec<&ObjectId> = self.objects.keys().collect();
         ids.sort_unstable();
@@ -315,7 +315,7 @@ impl AttachmentIndex {
         }
     }
 
-    /// How much is attached to the lease at `place`.
+    /// How many objects and keys are attached to a lease.
     pub fn count(&self, name: &NamespacedName) -> Attached {
         match self.by_lease.get(name) {
             Some(Attachees::One(id)) => {

@@ -1,4 +1,4 @@
-//! The leases that a replica knows, and their time: the index between the objects of the API and the lessor in memory.
+//! All leases by uid and by name, and their deadlines: it keeps the in-memory lessor in step with the lease objects.
 
 use std::{
     collections::HashMap,
@@ -25,20 +25,20 @@ use crate::{
     sparse::Sparse,
 };
 
-/// A lease, and what is remembered of it beside its object.
+/// A lease: its object, and the state that isn't stored in the object.
 #[derive(Clone, Debug, Hash)]
 pub struct Entry {
-    /// The object as last seen.
+    /// The newest version of the object.
     pub record: LeaseObject,
-    /// Whether the object is known to have changed since.
+    /// Whether the object has changed since: it must be read before it is written.
     pub stale: bool,
     /// The deadline that `status.expiryTime` stands for.
     pub published_deadline: Option<LeaseTime>,
-    /// Whether its deadline has come nearer since: a promise that must be corrected at once.
+    /// Whether its deadline has come nearer since: `status.expiryTime` must be corrected at once.
     pub nearer: bool,
-    /// When its status was last seen to be written.
+    /// When a write of its status was last observed.
     pub written_at: Option<Duration>,
-    /// Whether a request for it is under way.
+    /// Whether a request for it is in flight.
     pub in_flight: bool,
     /// Whether the lessor has handed it out as expired.
     pub handed_out: bool,
@@ -56,17 +56,17 @@ pub struct Entry {
 /// What is remembered of a lease while something happens to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct More {
-    /// When it was granted, if that's later than its status says: the request was long on its way.
+    /// When it was granted, if that's later than `status.grantTime`: the request took long.
     pub granted_by: Option<i64>,
-    /// Until when it stays after its end.
+    /// Until when it lingers after its end.
     pub linger_until: Option<Duration>,
-    /// Since when its next step could have been done, if it has one that counts.
+    /// Since when its next step is due.
     pub due: Option<Duration>,
     /// Since when what it follows has been asked for, one request after the other, to see whether it may end.
     pub confirming: Option<Duration>,
     /// The deadline at which this replica ended it, while something attached to it is still there.
     pub overran: Option<LeaseTime>,
-    /// What was last said of it, so that it isn't said again.
+    /// The reason of the last Event about it, so that the Event isn't repeated.
     pub said: Option<&'static str>,
 }
 
@@ -103,9 +103,9 @@ impl Entry {
 /// What taking in a version of a lease changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Nothing: the version was known, or is older than what is known.
+    /// The version isn't newer than the one in the index: nothing changed.
     pub stale_news: bool,
-    /// It wasn't known before.
+    /// It is new to the index.
     pub new: bool,
     /// Its status was written since.
     pub status_written: bool,
@@ -115,7 +115,7 @@ pub struct Change {
     pub renewed: bool,
     /// Its end was committed since.
     pub ended: bool,
-    /// What is said about its release has changed since, or its release was refused.
+    /// The condition `Released` has changed since, or the request that releases it was rejected.
     pub released: bool,
 }
 
@@ -134,7 +134,7 @@ pub struct LeaseIndex {
 impl LeaseIndex {
     /// No leases.
     pub fn new(settings: &Settings) -> Self {
-        // No bounds of its own: what another primary granted under other settings is held as it was granted.
+        // Without bounds of its own: a TTL that another primary granted under other settings stays as granted.
         let lessor = Lessor::new(lease_engine::Config {
             above_max: AboveMax::Clamp,
             expiry_rate: Some(Rate::new(settings.expiry_rate, settings.expiry_rate)),
@@ -149,7 +149,7 @@ impl LeaseIndex {
         }
     }
 
-    /// Takes in a version of a lease. An older one than the one known changes nothing.
+    /// Takes in a version of a lease. A version older than the one in the index changes nothing.
     pub fn apply(
         &mut self,
         record: LeaseObject,
@@ -215,7 +215,7 @@ impl LeaseIndex {
                     entry.more.change(|more| more.granted_by = Some(by));
                 }
                 change.granted = true;
-                stand(&mut self.lessor, entry, now);
+                set_running(&mut self.lessor, entry, now);
             }
             return change;
         }
@@ -237,11 +237,13 @@ impl LeaseIndex {
             expect(new, self.lessor.set_end_by(uid, cold_start::end_by(new, recorded, now, settings)));
         }
         if old.suspend || new.suspend || entry.ttl_state != TtlState::Running {
-            stand(&mut self.lessor, entry, now);
+            set_running(&mut self.lessor, entry, now);
         }
         let new = &entry.record;
-        // What the primary says remains is what remains: where each replica had its own, they would take turns to publish it.
-        if let Some(left) = new.told_left().filter(|_| change.status_written && !self.lessor.is_primary())
+        // A follower adopts the remaining time that the primary published. With a value of its own it would publish that after a
+        // takeover.
+        if let Some(left) =
+            new.published_remaining().filter(|_| change.status_written && !self.lessor.is_primary())
             && entry.ttl_state != TtlState::Full
         {
             expect(new, self.lessor.set_remaining(uid, seconds(left), now.lease));
@@ -285,7 +287,7 @@ impl LeaseIndex {
     }
 
     /// Takes in a heartbeat of the source that a lease follows, `age` ago: its TTL counts from there, unless it counts from later already.
-    /// Answers whether the lease is held here at all.
+    /// Returns whether the in-memory lessor has the lease.
     pub fn record_heartbeat(&mut self, uid: Uuid, age: Duration, now: &Now) -> bool {
         let Some(entry) = self.entries.get_mut(&uid) else { return false };
         let Some(lease) = self.lessor.lookup(uid) else { return false };
@@ -305,7 +307,7 @@ impl LeaseIndex {
             self.lessor.set_remaining(uid, remaining, now.lease)
         };
         expect(&entry.record, counted);
-        stand(&mut self.lessor, entry, now);
+        set_running(&mut self.lessor, entry, now);
         true
     }
 
@@ -335,11 +337,11 @@ impl LeaseIndex {
             (TtlChange::None, _) | (TtlChange::CountFromHeartbeat, None) => {}
         }
         if let Some(entry) = self.entries.get_mut(&uid) {
-            stand(&mut self.lessor, entry, now);
+            set_running(&mut self.lessor, entry, now);
         }
     }
 
-    /// How a lease stands, for those that follow it; `complete`: all leases have been seen.
+    /// The state of a lease, for its followers; `complete`: all leases have been listed.
     pub fn state_at(&self, name: &NamespacedName, complete: bool) -> LeaseState {
         let Some((uid, entry)) = self.at(name) else {
             return if complete { LeaseState::Missing } else { LeaseState::Unknown };
@@ -360,7 +362,7 @@ impl LeaseIndex {
     pub fn since_renewal(&self, name: &NamespacedName, now: &Now) -> Option<Duration> {
         let (uid, _) = self.at(name)?;
         let lease = self.lessor.lookup(uid)?;
-        // A cap says nothing about renewals.
+        // A cap doesn't move with renewals.
         let deadline = lease.deadline.filter(|deadline| lease.end_by != Some(*deadline));
         let remaining = deadline.map(|deadline| deadline.since(now.lease));
         Some(remaining.map_or(Duration::ZERO, |remaining| lease.ttl.as_duration().saturating_sub(remaining)))
@@ -450,7 +452,7 @@ impl LeaseIndex {
         self.entries.is_empty()
     }
 
-    /// Feeds all that is known of all leases, in one order.
+    /// Hashes the whole index, in a fixed order.
     pub(crate) fn hash_state(&self, state: &mut impl Hasher) {
         let mut uids: Vec<&Uuid> = self.entries.keys().collect();
         uids.sort_unstable();
@@ -497,7 +499,7 @@ impl LeaseIndex {
         }
     }
 
-    /// Sees to it that [`More::confirming`] is known of a lease, or forgets it.
+    /// Sets or clears [`More::confirming`] of a lease.
     pub fn set_confirming(&mut self, uid: Uuid, since: Option<Duration>) {
         if let Some(entry) = self.entries.get_mut(&uid) {
             entry.set_confirming(since);
@@ -528,7 +530,7 @@ impl LeaseIndex {
         self.lessor.deadline(uid)
     }
 
-    /// What the lessor says of a lease.
+    /// The state of a lease in the in-memory lessor.
     pub fn held(&self, uid: Uuid, now: &Now) -> Option<Held> {
         let lease = self.lessor.lookup(uid)?;
         let overdue = lease
@@ -550,15 +552,15 @@ impl LeaseIndex {
 /// How many leases are handed out at once.
 const AT_ONCE: usize = 1024;
 
-/// Says so if the lessor refuses what it has no reason to refuse.
+/// Logs a bug if the in-memory lessor rejects an update.
 fn expect<T>(record: &LeaseObject, result: Result<T, lease_engine::Error>) {
     if let Err(error) = result {
         tracing::error!(lease = %record.name, %error, "bug: in-memory lease rejected an API update");
     }
 }
 
-/// Lets the time of a lease stand still or run: as its holder wants it, and as what it follows has it.
-fn stand(lessor: &mut Lessor<Uuid>, entry: &Entry, now: &Now) {
+/// Pauses or resumes the TTL of a lease, by `spec.suspend` and by its source.
+fn set_running(lessor: &mut Lessor<Uuid>, entry: &Entry, now: &Now) {
     let uid = entry.record.uid;
     if entry.ttl_state == TtlState::Full {
         // As long as the source lives, nothing of the TTL is used up.
@@ -576,12 +578,12 @@ fn forget(lessor: &mut Lessor<Uuid>, uid: Uuid) {
     let _ = lessor.revoke(uid);
 }
 
-/// Undoes that a lease was handed out, if it is still held at all.
+/// Undoes that a lease was handed out, if the lessor still has it.
 fn take_back(lessor: &mut Lessor<Uuid>, uid: Uuid) {
     let _ = lessor.take_back(uid);
 }
 
-/// Puts a lease that was granted just now into the lessor.
+/// Adds a lease to the lessor that was just granted.
 fn grant(lessor: &mut Lessor<Uuid>, record: &LeaseObject, now: &Now, settings: &Settings) {
     let ttl = cold_start::ttl_granted(record, settings);
     expect(record, lessor.grant(record.uid, ttl.into(), now.lease));
@@ -592,7 +594,7 @@ fn grant(lessor: &mut Lessor<Uuid>, record: &LeaseObject, now: &Now, settings: &
     }
 }
 
-/// Puts a lease into the lessor that was granted before this replica knew of it.
+/// Adds a lease to the lessor that was granted before this replica observed it.
 fn restore(
     lessor: &mut Lessor<Uuid>,
     record: &LeaseObject,
