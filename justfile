@@ -60,7 +60,7 @@ generate: crds
 
 # Measure the lessor beside etcd's
 bench-lessor:
-    bash benches/lessor.sh
+    bash crates/lease-engine/benches/run.sh
 
 # Measure what the operator costs where most of 100,000 objects aren't attached
 bench-attachments *args:

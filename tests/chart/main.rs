@@ -98,6 +98,8 @@ fn main() -> ExitCode {
         metrics::a_deletion_that_did_not_happen_is_not_counted,
         metrics::a_missing_right_shows_in_metrics_and_readiness,
         render::each_set_of_values_lints_renders_and_passes_the_servers_strict_dry_run,
+        render::a_chart_that_includes_this_one_decides_by_a_condition_whether_it_is_rendered,
+        render::replicas_prefer_different_nodes_whether_or_not_nodes_have_zones,
         render::a_wrong_value_is_refused_by_its_name,
         render::a_flags_wrong_value_is_refused_by_its_name,
         render::each_flag_has_an_environment_variable_and_a_chart_value,

@@ -1,14 +1,27 @@
 //! The `Lease`: a promise of time that its holder renews.
 
-#![expect(unreachable_pub, reason = "KubeSchema repeats the structs inside its functions, `pub` and all")]
+#![allow(clippy::duplicated_attributes, reason = "each column has a type of its own")]
+#![cfg_attr(
+    feature = "schema",
+    expect(unreachable_pub, reason = "KubeSchema repeats the structs inside its functions, `pub` and all")
+)]
 
 use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime};
-use kube::{CustomResource, KubeSchema};
+use kube_derive::CustomResource;
+#[cfg(feature = "schema")]
+use kube_derive::KubeSchema;
+#[cfg(feature = "schema")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "schema")]
+use super::rules::{
+    END_TIME_MESSAGE, END_TIME_RULE, FROZEN_RULE, ONE_SOURCE_MESSAGE, ONE_SOURCE_RULE, RENEW_TIME_MESSAGE,
+    RENEW_TIME_RULE, SOURCE_NAME_MESSAGE, SOURCE_NAME_RULE, TERM_RULE, UID_MESSAGE, UID_RULE,
+};
+#[cfg(feature = "schema")]
 use super::time::{RENEW_TIME_MAX_LENGTH, RENEW_TIME_PATTERN};
 
 /// The finalizer that keeps a lease in place until everything attached to it is gone.
@@ -25,18 +38,8 @@ pub const ENDED_MESSAGE: &str = "lease has ended: grant a new one";
 /// The longest `spec.holder`, in characters.
 pub const MAX_HOLDER_LENGTH: u32 = 253;
 
-// Rules that the API server holds every client to. Those that compare with `oldSelf` stand at the root of the schema: at
-// `.status` they would not be looked at when a write drops `status` as a whole.
-pub(super) const TERM_RULE: &str = "!has(oldSelf.status) || !has(oldSelf.status.term) || (has(self.status) && has(self.status.term) \
-                         && self.status.term >= oldSelf.status.term)";
 /// What the API server answers to a write of status by a primary that was deposed.
 pub const TERM_MESSAGE: &str = "status.term never decreases: another primary has taken over";
-const END_TIME_RULE: &str = "!has(oldSelf.status) || !has(oldSelf.status.endTime) || (has(self.status) \
-                             && has(self.status.endTime) && self.status.endTime == oldSelf.status.endTime)";
-const END_TIME_MESSAGE: &str = "status.endTime, once set, never changes: the lease has ended";
-const FROZEN_RULE: &str = "!has(oldSelf.status) || !has(oldSelf.status.endTime) || self.spec == oldSelf.spec";
-const RENEW_TIME_RULE: &str = "!has(oldSelf.spec.renewTime) || has(self.spec.renewTime)";
-const RENEW_TIME_MESSAGE: &str = "spec.renewTime, once set, can't be removed: change it to renew the lease";
 
 /// Types of the conditions of a lease.
 pub mod condition {
@@ -85,7 +88,14 @@ pub mod reason {
 }
 
 /// What the holder of a lease asks for.
-#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(KubeSchema))]
+#[cfg_attr(not(feature = "schema"), kube(schema = "disabled"))]
+#[kube(crates(kube_core = "::kube_core"))]
+#[cfg_attr(feature = "schema", kube(validation = Rule::new(TERM_RULE).message(TERM_MESSAGE).reason(Reason::FieldValueForbidden).field_path(".status")))]
+#[cfg_attr(feature = "schema", kube(validation = Rule::new(END_TIME_RULE).message(END_TIME_MESSAGE).reason(Reason::FieldValueForbidden).field_path(".status")))]
+#[cfg_attr(feature = "schema", kube(validation = Rule::new(FROZEN_RULE).message(ENDED_MESSAGE).reason(Reason::FieldValueForbidden).field_path(".spec")))]
+#[cfg_attr(feature = "schema", kube(validation = Rule::new(RENEW_TIME_RULE).message(RENEW_TIME_MESSAGE).reason(Reason::FieldValueForbidden).field_path(".spec")))]
 #[kube(
     group = "lessor.dev",
     version = "v1alpha1",
@@ -96,19 +106,6 @@ pub mod reason {
     namespaced,
     status = "LeaseStatus",
     derive = "PartialEq",
-    validation = Rule::new(TERM_RULE).message(TERM_MESSAGE).reason(Reason::FieldValueForbidden).field_path(".status"),
-    validation = Rule::new(END_TIME_RULE)
-        .message(END_TIME_MESSAGE)
-        .reason(Reason::FieldValueForbidden)
-        .field_path(".status"),
-    validation = Rule::new(FROZEN_RULE)
-        .message(ENDED_MESSAGE)
-        .reason(Reason::FieldValueForbidden)
-        .field_path(".spec"),
-    validation = Rule::new(RENEW_TIME_RULE)
-        .message(RENEW_TIME_MESSAGE)
-        .reason(Reason::FieldValueForbidden)
-        .field_path(".spec"),
     doc = "A promise of time: granted for a TTL, renewed by its holder, and over when it isn't. ConfigMaps, and \
            single keys of annotated objects, attach to a lease and are deleted when it ends.",
     printcolumn(
@@ -176,7 +173,7 @@ pub struct LeaseSpec {
     ///
     /// What is granted is at least the operator's minimum (5 seconds unless set otherwise) and at most its maximum: see
     /// `status.grantedTTLSeconds`. A changed `ttlSeconds` renews the lease, like a changed `renewTime`.
-    #[schemars(range(min = 1, max = MAX_SECONDS))]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_SECONDS)))]
     pub ttl_seconds: i64,
 
     /// Renews the lease whenever its holder changes it.
@@ -184,35 +181,35 @@ pub struct LeaseSpec {
     /// RFC 3339 with up to nine decimals, for example 2026-01-31T12:00:00.123456Z. What it says is for people, so no
     /// clock of a client matters, but an unchanged value renews nothing: make each one new. Once set it can't be removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = RENEW_TIME_MAX_LENGTH))]
-    #[x_kube(validation = Rule::new(format!("self.matches(r'{RENEW_TIME_PATTERN}')"))
-        .message("must be a time like 2026-01-31T12:00:00.123456Z"))]
+    #[cfg_attr(feature = "schema", schemars(length(max = RENEW_TIME_MAX_LENGTH)))]
+    #[cfg_attr(feature = "schema", x_kube(validation = Rule::new(format!("self.matches(r'{RENEW_TIME_PATTERN}')"))
+        .message("must be a time like 2026-01-31T12:00:00.123456Z")))]
     pub renew_time: Option<String>,
 
     /// Who keeps the lease alive. For people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = MAX_HOLDER_LENGTH))]
+    #[cfg_attr(feature = "schema", schemars(length(max = MAX_HOLDER_LENGTH)))]
     pub holder: Option<String>,
 
     /// The lease ends at the latest this many seconds after its grant, however often it is renewed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = MAX_SECONDS))]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_SECONDS)))]
     pub max_lifetime_seconds: Option<i64>,
 
     /// While true, time stands still: what remained (`status.remainingSeconds`) remains.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    #[schemars(extend("default" = false))]
+    #[cfg_attr(feature = "schema", schemars(extend("default" = false)))]
     pub suspend: bool,
 
     /// When no more than this many seconds remain, the condition `Expiring` becomes True and an Event says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = MAX_SECONDS))]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_SECONDS)))]
     pub warn_before_seconds: Option<i64>,
 
     /// What becomes of the lease itself once it has expired and everything attached to it is gone: it is deleted, unless
     /// `Retain` keeps it for people to look at.
     #[serde(default, skip_serializing_if = "AfterExpiry::is_delete")]
-    #[schemars(extend("default" = "Delete"))]
+    #[cfg_attr(feature = "schema", schemars(extend("default" = "Delete")))]
     pub after_expiry: AfterExpiry,
 
     /// What keeps the lease alive beside its holder: a heartbeat, each beat of which renews it, or a Pod. It costs no write
@@ -221,18 +218,11 @@ pub struct LeaseSpec {
     pub renew_from: Option<RenewFrom>,
 }
 
-const ONE_SOURCE_RULE: &str =
-    "[has(self.coordinationLease), has(self.node), has(self.pod), has(self.lease)].exists_one(given, given)";
-const ONE_SOURCE_MESSAGE: &str = "name exactly one source: coordinationLease, node, pod or lease";
-const SOURCE_NAME_RULE: &str = "self.matches(r'^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')";
-const SOURCE_NAME_MESSAGE: &str = "must be a name alone: a source is in the lease's own namespace";
-const UID_RULE: &str = "self.matches(r'^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')";
-const UID_MESSAGE: &str = "must be a uid like 0e2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f10";
-
 /// What keeps a lease alive: exactly one of these.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(KubeSchema))]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new(ONE_SOURCE_RULE).message(ONE_SOURCE_MESSAGE))]
+#[cfg_attr(feature = "schema", x_kube(validation = Rule::new(ONE_SOURCE_RULE).message(ONE_SOURCE_MESSAGE)))]
 pub struct RenewFrom {
     /// A Lease of coordination.k8s.io in the same namespace, as controllers elect their leaders by: each change of its
     /// `renewTime` is a renewal.
@@ -253,41 +243,45 @@ pub struct RenewFrom {
 }
 
 /// What is followed, by its name.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(KubeSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SourceName {
     /// Its name.
-    #[schemars(length(min = 1, max = MAX_SOURCE_NAME_LENGTH))]
-    #[x_kube(validation = Rule::new(SOURCE_NAME_RULE).message(SOURCE_NAME_MESSAGE))]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = MAX_SOURCE_NAME_LENGTH)))]
+    #[cfg_attr(feature = "schema", x_kube(validation = Rule::new(SOURCE_NAME_RULE).message(SOURCE_NAME_MESSAGE)))]
     pub name: String,
 }
 
 /// The longest name of a source, in characters.
+#[cfg(feature = "schema")]
 const MAX_SOURCE_NAME_LENGTH: u32 = 253;
 
 /// A Pod that is followed.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(KubeSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PodSource {
     /// Its name.
-    #[schemars(length(min = 1, max = MAX_SOURCE_NAME_LENGTH))]
-    #[x_kube(validation = Rule::new(SOURCE_NAME_RULE).message(SOURCE_NAME_MESSAGE))]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = MAX_SOURCE_NAME_LENGTH)))]
+    #[cfg_attr(feature = "schema", x_kube(validation = Rule::new(SOURCE_NAME_RULE).message(SOURCE_NAME_MESSAGE)))]
     pub name: String,
 
     /// Its uid. Without it, that of the Pod which has the name when the lease is granted: see `status.follows.uid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 36))]
-    #[x_kube(validation = Rule::new(UID_RULE).message(UID_MESSAGE))]
+    #[cfg_attr(feature = "schema", schemars(length(max = 36)))]
+    #[cfg_attr(feature = "schema", x_kube(validation = Rule::new(UID_RULE).message(UID_MESSAGE)))]
     pub uid: Option<String>,
 
     /// What becomes of the lease once the Pod is gone, has finished, or another Pod has its name.
     #[serde(default, skip_serializing_if = "OnLoss::is_run_out")]
-    #[schemars(extend("default" = "RunOut"))]
+    #[cfg_attr(feature = "schema", schemars(extend("default" = "RunOut")))]
     pub on_loss: OnLoss,
 }
 
 /// What becomes of a lease whose Pod is lost.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub enum OnLoss {
     /// Its TTL runs from then on, unless it is renewed.
     #[default]
@@ -303,7 +297,8 @@ impl OnLoss {
 }
 
 /// What becomes of an expired lease once everything attached to it is gone.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub enum AfterExpiry {
     /// It is deleted.
     #[default]
@@ -319,12 +314,13 @@ impl AfterExpiry {
 }
 
 /// What the primary lessor says of a lease.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "schema", derive(KubeSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct LeaseStatus {
     /// `Active` (reasons `Granted`, `Suspended`, `Expired`, `Revoked`), `Expiring`, `Following` and `Released`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    #[cfg_attr(feature = "schema", x_kube(merge_strategy = ListMerge::Map(vec!["type".into()])))]
     pub conditions: Vec<Condition>,
 
     /// The generation of the spec when this status was written. A renewal changes the spec, and its status isn't written for
@@ -378,7 +374,8 @@ pub struct LeaseStatus {
 }
 
 /// What a lease follows.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Follows {
     /// The source, like node/worker-1 or pod/web-0.
@@ -389,7 +386,8 @@ pub struct Follows {
 }
 
 /// How much is attached to a lease.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Attached {
     /// Whole objects.

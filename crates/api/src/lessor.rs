@@ -1,18 +1,29 @@
 //! The `Lessor`: the object that says which replica is primary.
 
-#![expect(unreachable_pub, reason = "KubeSchema repeats the structs inside its functions, `pub` and all")]
+#![allow(clippy::duplicated_attributes, reason = "each column has a type of its own")]
+#![cfg_attr(
+    feature = "schema",
+    expect(unreachable_pub, reason = "KubeSchema repeats the structs inside its functions, `pub` and all")
+)]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime};
-use kube::{CustomResource, KubeSchema};
+use kube_derive::CustomResource;
+#[cfg(feature = "schema")]
+use kube_derive::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use super::lease::{TERM_MESSAGE, TERM_RULE};
+#[cfg(feature = "schema")]
+use super::{lease::TERM_MESSAGE, rules::TERM_RULE};
 
 /// The condition that says whether all kinds can be attached that an administrator has listed.
 pub const KINDS_READY: &str = "KindsReady";
 
 /// A `Lessor` asks for nothing: the operator makes it, and only its status says something.
-#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(KubeSchema))]
+#[cfg_attr(not(feature = "schema"), kube(schema = "disabled"))]
+#[kube(crates(kube_core = "::kube_core"))]
+#[cfg_attr(feature = "schema", kube(validation = Rule::new(TERM_RULE).message(TERM_MESSAGE).reason(Reason::FieldValueForbidden).field_path(".status")))]
 #[kube(
     group = "lessor.dev",
     version = "v1alpha1",
@@ -24,7 +35,6 @@ pub const KINDS_READY: &str = "KindsReady";
     status = "LessorStatus",
     derive = "PartialEq",
     derive = "Default",
-    validation = Rule::new(TERM_RULE).message(TERM_MESSAGE).reason(Reason::FieldValueForbidden).field_path(".status"),
     doc = "Says which replica of the operator is the primary lessor, the one that acts. Made by the operator, and written \
            only when the primary changes or has to prove itself: it is no heartbeat.",
     printcolumn(name = "PRIMARY", type_ = "string", json_path = ".status.primary", description = "Who acts"),
@@ -59,7 +69,8 @@ pub const KINDS_READY: &str = "KindsReady";
 pub struct LessorSpec {}
 
 /// Who is primary, and since when.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "schema", derive(KubeSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct LessorStatus {
     /// The replica that is primary. Empty or absent: nobody, whoever comes may claim it.
@@ -98,6 +109,6 @@ pub struct LessorStatus {
 
     /// Conditions of the operator as a whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    #[cfg_attr(feature = "schema", x_kube(merge_strategy = ListMerge::Map(vec!["type".into()])))]
     pub conditions: Vec<Condition>,
 }

@@ -1,11 +1,14 @@
 //! The API of Lessor: custom resources and annotation grammar. Types and pure parsing, nothing else.
 
 pub mod attachment;
+#[cfg(feature = "schema")]
 pub mod crd;
 pub mod lease;
 pub mod lessor;
 pub mod pointer;
 pub mod recorded;
+#[cfg(feature = "schema")]
+mod rules;
 pub mod time;
 
 pub use attachment::{Attachments, Key, KeyForm, LeaseName, Problem};

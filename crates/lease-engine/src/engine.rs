@@ -148,7 +148,7 @@ impl<I, K> Lessor<I, K> {
     }
 
     /// How many slots were ever in use at the same time.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "shared"))]
     pub(super) fn slots_ever_used(&self) -> usize {
         self.leases.ever_used()
     }

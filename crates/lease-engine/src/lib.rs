@@ -48,7 +48,7 @@
 //! its deadline really is, and moves there. So renewals leave the wheel alone, a renewed lease moves once per
 //! TTL at most, and revoked ones stay where they are until their slot is granted anew.
 //!
-//! What else it could have been, by `benches/lessor.sh queues`: a million leases, granted, renewed three
+//! What else it could have been, by `benches/run.sh queues`: a million leases, granted, renewed three
 //! times each in another order, half of them taken out before their time, and the rest when it comes.
 //! Nanoseconds per lease, on a busy machine, without the index:
 //!
@@ -78,37 +78,55 @@
 
 pub mod clock;
 mod config;
+#[cfg(feature = "shared")]
 mod deleter;
 mod engine;
 mod error;
 mod expiry_queue;
-#[cfg(test)]
+#[cfg(all(test, feature = "shared"))]
 mod faults;
+#[cfg(feature = "store")]
 mod ids;
 mod index;
 mod items;
 mod load;
 #[cfg(test)]
 mod model;
+#[cfg(feature = "queue")]
 pub mod queue;
 mod rate;
+mod record;
+#[cfg(feature = "shared")]
 mod shared;
 mod slots;
+#[cfg(feature = "store")]
 mod store;
 mod table;
 mod time;
+#[cfg(feature = "shared")]
 mod timer;
+#[cfg(not(feature = "bench"))]
 mod wheel;
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod wheel;
 
 pub use self::{
     config::{AboveMax, Backoff, Config, Stretch},
-    deleter::{ItemDeleter, MemoryItems},
     engine::{Counts, Granted, Lease, Lessor, State},
     error::Error,
-    ids::{IdGenerator, IdSource, NO_LEASE},
     rate::Rate,
-    shared::{SharedError, SharedLessor},
-    store::{MemoryStore, Record, Store},
+    record::Record,
     time::{LeaseTime, Ttl},
+};
+#[cfg(feature = "shared")]
+pub use self::{
+    deleter::{ItemDeleter, MemoryItems},
+    shared::{SharedError, SharedLessor},
     timer::{ManualTimer, Timer},
+};
+#[cfg(feature = "store")]
+pub use self::{
+    ids::{IdGenerator, IdSource, NO_LEASE},
+    store::{MemoryStore, Store},
 };

@@ -115,7 +115,7 @@ impl<I> Slots<I> {
         self.index.len()
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, feature = "shared"))]
     pub(super) fn ever_used(&self) -> usize {
         self.len
     }

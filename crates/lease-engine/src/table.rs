@@ -45,6 +45,7 @@ impl<K, V> Table<K, V> {
         }
     }
 
+    #[cfg(any(feature = "queue", test))]
     /// All entries, in the order of their numbers. O(the most entries that there ever were).
     pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.entries.iter().filter_map(|entry| match entry {
@@ -66,6 +67,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
         self.index.seek(key)
     }
 
+    #[cfg(any(feature = "queue", test))]
     /// Adds an entry, unless there is one with this key, which then stays as it is.
     pub(super) fn find_or_insert(&mut self, key: K, value: V) -> Found {
         self.insert_sought(self.index.seek(&key), key, value)
@@ -98,6 +100,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
         self.vacate(at)
     }
 
+    #[cfg(any(feature = "queue", test))]
     /// Takes the entry with this key out, and says which number it had.
     pub(super) fn remove_key(&mut self, key: &K) -> Option<(u32, V)> {
         let Self { index, entries, .. } = self;

@@ -15,6 +15,9 @@
 //! is later are filed anew, there and then. A renewal therefore doesn't touch the wheel at all, and pays
 //! later for at most one move; while a lease is renewed, its node hardly ever comes down to the lowest level.
 
+#![cfg_attr(not(feature = "bench"), allow(unreachable_pub, reason = "public for the benchmark alone"))]
+#![cfg_attr(feature = "bench", allow(missing_docs, reason = "public for the benchmark alone"))]
+
 use std::{collections::BTreeSet, iter};
 
 const LEVEL_BITS: u32 = 6;
@@ -29,26 +32,26 @@ const MOVING: u32 = HEADS + (LEVELS * SLOTS) as u32;
 const ASIDE: u32 = MOVING + 1;
 
 /// The time of a node that isn't filed.
-pub(super) const NEVER: u64 = u64::MAX;
+pub const NEVER: u64 = u64::MAX;
 
 /// A node's place in the wheel.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Node {
+pub struct Node {
     /// The time under which it's filed, or since when it has been set aside.
-    pub(super) at: u64,
+    pub at: u64,
     prev: u32,
     next: u32,
 }
 
 impl Node {
     /// Makes this node `n`, which is filed nowhere.
-    pub(super) fn unfile(&mut self, n: u32) {
+    pub fn unfile(&mut self, n: u32) {
         *self = Self { at: NEVER, prev: n, next: n };
     }
 }
 
 /// Where the nodes lie, by number.
-pub(super) trait Nodes {
+pub trait Nodes {
     fn node(&self, n: u32) -> &Node;
     fn node_mut(&mut self, n: u32) -> &mut Node;
 }
@@ -64,7 +67,7 @@ impl Nodes for Vec<Node> {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Wheel {
+pub struct Wheel {
     heads: Vec<Node>,
     occupied: [u64; LEVELS],
     cursor: u64,
@@ -73,14 +76,14 @@ pub(super) struct Wheel {
 }
 
 impl Wheel {
-    pub(super) fn new(cursor: u64) -> Self {
+    pub fn new(cursor: u64) -> Self {
         let heads = (HEADS..=ASIDE).map(|head| Node { at: NEVER, prev: head, next: head }).collect();
         Self { heads, occupied: [0; LEVELS], cursor, early: BTreeSet::new() }
     }
 
     /// Files node `n` under this time, wherever it was before.
     #[inline]
-    pub(super) fn file(&mut self, nodes: &mut impl Nodes, n: u32, at: u64) {
+    pub fn file(&mut self, nodes: &mut impl Nodes, n: u32, at: u64) {
         self.remove(nodes, n);
         if at < self.cursor {
             nodes.node_mut(n).at = at;
@@ -92,7 +95,7 @@ impl Wheel {
 
     /// Takes node `n` out, wherever it is.
     #[inline]
-    pub(super) fn remove(&mut self, nodes: &mut impl Nodes, n: u32) {
+    pub fn remove(&mut self, nodes: &mut impl Nodes, n: u32) {
         let Node { at, prev, next } = *nodes.node(n);
         if next != n {
             self.node(nodes, prev).next = next;
@@ -107,13 +110,13 @@ impl Wheel {
     }
 
     /// Moves node `n` into the ring of those set aside: no longer filed, but not forgotten.
-    pub(super) fn set_aside(&mut self, nodes: &mut impl Nodes, n: u32, since: u64) {
+    pub fn set_aside(&mut self, nodes: &mut impl Nodes, n: u32, since: u64) {
         self.remove(nodes, n);
         self.push(nodes, n, ASIDE, since);
     }
 
     /// The nodes that have been set aside, oldest first, and since when.
-    pub(super) fn aside(&self, nodes: &impl Nodes) -> impl Iterator<Item = (u32, u64)> {
+    pub fn aside(&self, nodes: &impl Nodes) -> impl Iterator<Item = (u32, u64)> {
         let mut n = self.heads[(ASIDE - HEADS) as usize].next;
         iter::from_fn(move || {
             let node = (n != ASIDE).then(|| *nodes.node(n))?;
@@ -125,7 +128,7 @@ impl Wheel {
 
     /// Moves all nodes, those set aside too, to another wheel, which files each when it takes nodes out.
     /// O(1): whole rings move.
-    pub(super) fn pour_into(&mut self, nodes: &mut impl Nodes, other: &mut Self) {
+    pub fn pour_into(&mut self, nodes: &mut impl Nodes, other: &mut Self) {
         for level in 0..LEVELS {
             while self.occupied[level] != 0 {
                 let slot = level as u32 * SLOTS as u32 + self.occupied[level].trailing_zeros();
@@ -147,7 +150,7 @@ impl Wheel {
     ///
     /// Not later than the earliest node's time, and earlier where that node has not come down to the lowest
     /// level yet.
-    pub(super) fn next(&self) -> Option<u64> {
+    pub fn next(&self) -> Option<u64> {
         let early = self.early.first().map(|&(at, _)| at);
         if self.first_in(MOVING).is_some() {
             return Some(early.map_or(self.cursor, |at| at.min(self.cursor)));
@@ -158,7 +161,7 @@ impl Wheel {
     /// When nothing is filed the cursor may go anywhere: here. Keeps what is filed next close to the lowest
     /// level.
     #[inline]
-    pub(super) fn settle(&mut self, now: u64) {
+    pub fn settle(&mut self, now: u64) {
         if self.occupied == [0; LEVELS] && self.early.is_empty() && self.first_in(MOVING).is_none() {
             self.cursor = now;
         }
@@ -169,7 +172,7 @@ impl Wheel {
     ///
     /// `time` tells a node's real time from its number and the time under which it's filed.
     #[inline]
-    pub(super) fn first_due<N: Nodes>(
+    pub fn first_due<N: Nodes>(
         &mut self,
         nodes: &mut N,
         now: u64,

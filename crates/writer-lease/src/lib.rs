@@ -142,16 +142,20 @@
 //! ```
 
 mod action;
+#[cfg(feature = "tokio")]
 mod arbiter;
 mod config;
 mod machine;
 mod queue;
+#[cfg(feature = "tokio")]
 mod worker;
 
 pub use action::{Action, Finish, Holder, Lane, Observation, Reason, Term, WorkResult};
+#[cfg(feature = "tokio")]
 pub use arbiter::{Arbiter, Arbitration, Claim, MemoryArbiter, Verdict};
 pub use config::{Backoff, Config};
 pub use machine::{State, WriterLease};
+#[cfg(feature = "tokio")]
 pub use worker::{Permit, Worker};
 
 #[cfg(test)]

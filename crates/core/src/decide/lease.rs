@@ -9,6 +9,7 @@ use lease_engine::LeaseTime;
 use lessor_api::lease::Attached;
 use uuid::Uuid;
 
+use super::expiry::{Evidence, Expiry, Need, Obstacle, RECENT, Turn, may_end};
 use crate::{
     clocks::Now,
     index::sources::Source,
@@ -29,8 +30,6 @@ pub struct Held {
     pub remaining: Duration,
     /// What remains of the TTL, however near the cap is.
     pub left: Duration,
-    /// Whether its time has run out.
-    pub due: bool,
     /// For how long it has run out.
     pub overdue: Option<Duration>,
     /// Whether it is over however often it is renewed.
@@ -79,6 +78,12 @@ pub struct LeaseView<'a> {
     pub linger_until: Duration,
     /// What it follows.
     pub following: Option<Following<'a>>,
+    /// Whether it is its turn to end.
+    pub turn: Turn,
+    /// When the last accepted write of a lease or of the `Lessor` was sent.
+    pub last_write: Duration,
+    /// What keeps this replica from ending it.
+    pub obstacle: Option<Obstacle>,
     /// Settings.
     pub settings: &'a Settings,
     /// The clocks.
@@ -96,6 +101,8 @@ pub enum NextStep {
     Send(LeaseRequest),
     /// This, by the primary, when its budget for such writes allows.
     Refresh(Box<StatusSnapshot>),
+    /// Its end is due, and this keeps the replica from it.
+    Blocked(Obstacle),
 }
 
 /// A request for one lease.
@@ -107,8 +114,8 @@ pub enum LeaseRequest {
     AddFinalizer,
     /// Write its status: the grant.
     Grant(Box<StatusSnapshot>),
-    /// Read what it follows: its time has run out, as far as is known.
-    Confirm,
+    /// Read this before it ends: its time is over, as far as is known.
+    Confirm(Confirm),
     /// Write its status: the end.
     End(Box<StatusSnapshot>),
     /// Write its status: something its holder is waiting for.
@@ -117,6 +124,15 @@ pub enum LeaseRequest {
     RemoveFinalizer,
     /// Delete it.
     Delete,
+}
+
+/// What is read before a lease ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Confirm {
+    /// The lease itself: the API server has to answer.
+    Lease,
+    /// What it follows.
+    Source,
 }
 
 /// How often the mere count of attachments is written, for one lease.
@@ -136,10 +152,14 @@ impl LeaseView<'_> {
         }
         if record.deleting {
             // Without our finalizer nobody waits for us, and the object goes by itself.
-            return if record.has_finalizer {
-                NextStep::Send(LeaseRequest::End(self.end(State::Revoked)))
-            } else {
+            return if !record.has_finalizer {
                 NextStep::Rest
+            } else if self.obstacle == Some(Obstacle::DryRun) {
+                NextStep::Blocked(Obstacle::DryRun)
+            } else if self.now.since_last_response > RECENT {
+                NextStep::Send(LeaseRequest::Confirm(Confirm::Lease))
+            } else {
+                NextStep::Send(LeaseRequest::End(self.end(State::Revoked)))
             };
         }
         if !record.has_finalizer && !self.settings.dry_run {
@@ -148,15 +168,31 @@ impl LeaseView<'_> {
         match self.held {
             None if record.status.is_granted() => NextStep::Rest,
             None => NextStep::Send(LeaseRequest::Grant(self.grant())),
-            Some(held) if held.due => match self.following {
-                Some(following) if following.unread && !held.capped => NextStep::Send(LeaseRequest::Confirm),
-                _ => NextStep::Send(LeaseRequest::End(self.end(State::Expired))),
+            Some(held) => match may_end(&self.evidence(held), self.now) {
+                Expiry::End => NextStep::Send(LeaseRequest::End(self.end(State::Expired))),
+                Expiry::Need(Need::Response) => NextStep::Send(LeaseRequest::Confirm(Confirm::Lease)),
+                Expiry::Need(Need::Source) => NextStep::Send(LeaseRequest::Confirm(Confirm::Source)),
+                Expiry::Never(obstacle) => NextStep::Blocked(obstacle),
+                // The engine brings it back.
+                Expiry::Need(Need::Write | Need::Turn) => self.while_active(held, None),
+                // The engine brings it back at its deadline; what comes later has to be waited for.
+                Expiry::NotDue(at) => self.while_active(held, held.overdue.map(|_| at)),
             },
-            Some(held) => self.while_active(held),
         }
     }
 
-    fn while_active(&self, held: Held) -> NextStep {
+    fn evidence(&self, held: Held) -> Evidence {
+        Evidence {
+            deadline: held.deadline,
+            capped: held.capped,
+            turn: self.turn,
+            last_write: self.last_write,
+            source_read: self.following.is_none_or(|following| !following.unread),
+            obstacle: self.obstacle,
+        }
+    }
+
+    fn while_active(&self, held: Held, again_at: Option<Duration>) -> NextStep {
         let (old, new) = (&self.record.status, self.current(held));
         let pod = |status: &StatusSnapshot| status.follows().and_then(|follows| follows.uid);
         let follows = old.follows().is_some() || new.follows().is_some();
@@ -176,7 +212,7 @@ impl LeaseView<'_> {
             return NextStep::Refresh(Box::new(new));
         }
 
-        let mut wake = None;
+        let mut wake = again_at;
         let mut at = |time: Duration| wake = Some(wake.map_or(time, |wake: Duration| wake.min(time)));
         // A replica that comes late may find a promise that is too long; its own clock may be what's wrong, though.
         if let (Some(deadline), Some(published)) = (held.deadline, self.published_deadline)
@@ -263,7 +299,7 @@ impl LeaseView<'_> {
         let cap = self.record.max_lifetime_seconds().map(seconds);
         let remaining = cap.map_or(ttl, |cap| cap.min(ttl));
         let deadline = Some(self.now.lease + remaining);
-        let held = Held { ttl, deadline, remaining, left: ttl, due: false, overdue: None, capped: false };
+        let held = Held { ttl, deadline, remaining, left: ttl, overdue: None, capped: false };
         Box::new(self.with_current(status, held))
     }
 
@@ -407,7 +443,6 @@ mod tests {
             deadline: Some(at(renewed + TTL)),
             remaining,
             left: remaining,
-            due: false,
             overdue: None,
             capped: false,
         };
@@ -436,6 +471,9 @@ mod tests {
             hindrance: None,
             linger_until: Duration::ZERO,
             following: None,
+            turn: Turn::Reached,
+            last_write: Duration::ZERO,
+            obstacle: None,
             settings: &Settings::default(),
             now: &now,
         };

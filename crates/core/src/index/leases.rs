@@ -542,7 +542,6 @@ impl LeaseIndex {
             deadline: lease.deadline,
             remaining: self.lessor.remaining(uid, now.lease)?,
             left: self.lessor.record(uid, now.lease)?.remaining,
-            due: overdue.is_some(),
             overdue,
             capped: lease.end_by.is_some_and(|cap| cap <= now.lease),
         })

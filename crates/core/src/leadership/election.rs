@@ -29,8 +29,8 @@ use writer_lease::{Holder, Reason, Term};
 
 use crate::{
     lease_object::{ResourceVersion, Unreadable, version_of},
-    replica::Work,
     request::{Request, RequestError, Response},
+    work::Work,
 };
 
 /// The `Lessor` as last seen.

@@ -6,12 +6,11 @@ use lease_engine::LeaseTime;
 use uuid::Uuid;
 use writer_lease::{Action, Term, WorkResult};
 
-use super::{
-    Cause, Doing, FRESH, Flight, LATE, LONG, PROBE_INTERVAL, Replica, Timer, WATCHFUL, Work, response,
-};
+use super::{Cause, Doing, Flight, LATE, LONG, PROBE_INTERVAL, Replica, Timer, WATCHFUL, Work, response};
 use crate::{
     clocks::Now,
-    decide::lease::{LeaseRequest, NextStep},
+    decide::expiry::{self, RECENT},
+    decide::lease::{Confirm, LeaseRequest, NextStep},
     leadership::election::ElectionStep,
     lease_status::{State, StatusSnapshot},
     metric_event::MetricEvent,
@@ -27,10 +26,7 @@ impl Replica {
             }
             return;
         }
-        // Whether holders could renew until shortly before a deadline only a write shows: a server may answer, and be unable to
-        // write.
-        let unshown = now.mono.saturating_sub(self.shown_at + FRESH);
-        for uid in self.leases.hand_out(now.lease - unshown, now) {
+        for uid in self.leases.hand_out(expiry::covered_until(self.shown_at, now), now) {
             self.enqueue_lease(uid, now);
         }
     }
@@ -78,7 +74,7 @@ impl Replica {
     /// Shortly before a deadline the primary makes sure that the server writes, and that followers hear that it lives: an outage
     /// that the deadline falls into must not be taken for a holder that is gone.
     pub(super) fn approach(&mut self, now: &Now) {
-        if self.leading.is_some() && (self.is_unshown(now.lease + FRESH, now) || self.holds_unsaid(now)) {
+        if self.leading.is_some() && (self.is_unshown(now.lease + RECENT, now) || self.holds_unsaid(now)) {
             self.writer.show(now.mono);
         }
     }
@@ -98,16 +94,10 @@ impl Replica {
 
     /// Whether the primary has yet to write something for the sake of a deadline before this, and be answered.
     pub(super) fn is_unshown(&mut self, before: LeaseTime, now: &Now) -> bool {
-        let deadline = self.leases.first_due(before).map(|(_, deadline)| mono_of(deadline, now));
-        deadline.and_then(|deadline| self.show_at(deadline)).is_some_and(|at| at <= now.mono)
-    }
-
-    /// When the primary has to write something, if only that it lives, for the sake of a deadline; `None`: it needn't.
-    ///
-    /// So that where nothing broke, whoever watches has heard something in the second before the deadline.
-    pub(super) fn show_at(&self, deadline: Duration) -> Option<Duration> {
-        let shown = self.shown_at;
-        (shown + FRESH < deadline).then(|| deadline.saturating_sub(FRESH).max(shown + FRESH / 2))
+        let deadline = self.leases.first_due(before).map(|(_, deadline)| expiry::mono_of(deadline, now));
+        deadline
+            .and_then(|deadline| expiry::write_at(deadline, self.shown_at))
+            .is_some_and(|at| at <= now.mono)
     }
 
     /// A deaf replica that waits for nothing asks by itself whether the server is heard again: where only watches run,
@@ -165,7 +155,7 @@ impl Replica {
         // The primary shows itself a second before the deadline, and then by the end.
         let missed = now.mono + (deadline - LATE).since(now.lease);
         // Whoever has asked already waits for no primary any more.
-        let silent = if heard > self.probed_at { heard + FRESH + LATE } else { again };
+        let silent = if heard > self.probed_at { heard + RECENT + LATE } else { again };
         Some(missed.max(silent))
     }
 
@@ -237,14 +227,12 @@ impl Replica {
         };
         let (doing, request) = match &step {
             NextStep::Send(LeaseRequest::Read) => (Doing::Read, Request::ReadLease { lease }),
-            // An answer from long ago says nothing about now: the server may have hung since.
-            NextStep::Send(LeaseRequest::End(_)) if now.since_last_response > FRESH => {
+            NextStep::Send(LeaseRequest::Confirm(Confirm::Lease)) => {
                 (Doing::Read, Request::ReadLease { lease })
             }
-            NextStep::Send(LeaseRequest::Confirm) if now.since_last_response > FRESH => {
-                (Doing::Read, Request::ReadLease { lease })
+            NextStep::Send(LeaseRequest::Confirm(Confirm::Source)) => {
+                (Doing::Confirm, self.confirmation(uid, now)?)
             }
-            NextStep::Send(LeaseRequest::Confirm) => (Doing::Confirm, self.confirmation(uid, now)?),
             NextStep::Send(LeaseRequest::AddFinalizer) => {
                 let finalizers = record.finalizers_with(true);
                 (Doing::Prepare, Request::SetFinalizers { lease, uid, version, finalizers })
@@ -262,7 +250,7 @@ impl Replica {
                 (doing, Request::SetFinalizers { lease, uid, version, finalizers })
             }
             NextStep::Send(LeaseRequest::Delete) => (Doing::Delete, Request::DeleteLease { lease, uid }),
-            NextStep::Rest | NextStep::Wait(_) => return None,
+            NextStep::Rest | NextStep::Wait(_) | NextStep::Blocked(_) => return None,
         };
         if doing == Doing::Confirm {
             self.confirming(uid, &request, now);
@@ -281,11 +269,6 @@ impl Replica {
         self.in_flight.insert(ticket, Flight { cause, request: request.clone(), sent_at: now.mono });
         self.out.requests.push((ticket, request, by));
     }
-}
-
-/// When a deadline comes, or came, on the replica's clock, if lease time runs as that does.
-pub(super) fn mono_of(deadline: LeaseTime, now: &Now) -> Duration {
-    (now.mono + deadline.since(now.lease)).saturating_sub(now.lease.since(deadline))
 }
 
 /// What a write of status says that people should hear of.

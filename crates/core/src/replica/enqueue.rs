@@ -9,6 +9,7 @@ use super::{Replica, Timer, Work, is_released, number};
 use crate::{
     clocks::Now,
     decide::{
+        expiry::{Obstacle, Turn},
         lease::{LeaseRequest, LeaseView, NextStep},
         removal::{self, Removal},
     },
@@ -76,7 +77,7 @@ impl Replica {
         }
         if !matches!(
             step,
-            Some(NextStep::Send(LeaseRequest::Read | LeaseRequest::Confirm | LeaseRequest::End(_)))
+            Some(NextStep::Send(LeaseRequest::Read | LeaseRequest::Confirm(_) | LeaseRequest::End(_)))
         ) {
             self.leases.set_confirming(uid, None);
         }
@@ -87,7 +88,7 @@ impl Replica {
                 let since_deadline = self.leases.held(uid, now).and_then(|held| held.overdue);
                 let Some(entry) = self.leases.get_mut(&uid) else { return };
                 let due = match act {
-                    LeaseRequest::End(_) | LeaseRequest::Confirm => {
+                    LeaseRequest::End(_) | LeaseRequest::Confirm(_) => {
                         now.mono.saturating_sub(since_deadline.unwrap_or_default())
                     }
                     _ => now.mono,
@@ -115,7 +116,7 @@ impl Replica {
                 let at = if now.disconnected { at.max(now.mono + Duration::from_secs(1)) } else { at };
                 self.timers.set(Timer::Lease(uid), at);
             }
-            Some(NextStep::Refresh(_) | NextStep::Rest) | None => {
+            Some(NextStep::Refresh(_) | NextStep::Rest | NextStep::Blocked(_)) | None => {
                 self.writer.remove(&work);
             }
         }
@@ -141,19 +142,25 @@ impl Replica {
         } else {
             None
         };
-        let mut held = self.leases.held(uid, now);
-        if let Some(held) = &mut held
-            && self.leading.is_some()
-        {
-            // The primary ends what the lessor has handed out: in the order of deadlines, and at its rate.
-            held.due &= entry.handed_out;
-        }
+        let turn = match self.leading {
+            None => Turn::Follower,
+            Some(_) if entry.handed_out => Turn::Reached,
+            Some(_) => Turn::Waiting,
+        };
+        let absurd = entry.record.status.term.is_some_and(|term| self.writer.is_absurd(term));
+        let obstacle = if self.settings.dry_run {
+            Some(Obstacle::DryRun)
+        } else if self.lessor_crd_missing {
+            Some(Obstacle::LessorCrdMissing)
+        } else {
+            absurd.then_some(Obstacle::AbsurdTerm)
+        };
         let situation = LeaseView {
             record: &entry.record,
             // A follower is shown by its watch what has changed, and looks afresh before it claims the lead.
             stale: entry.stale && self.leading.is_some(),
             inherited: self.has_inherited(&entry.record),
-            held,
+            held: self.leases.held(uid, now),
             published_deadline: entry.published_deadline,
             nearer: entry.nearer,
             granted_by: entry.granted_by(),
@@ -165,6 +172,9 @@ impl Replica {
                 .linger_until()
                 .max(self.watch_health.release_blocked_until(&place.namespace, now)),
             following: self.following(uid, now),
+            turn,
+            last_write: self.shown_at,
+            obstacle,
             settings: &self.settings,
             now,
         };
@@ -174,8 +184,7 @@ impl Replica {
         }
         let released = is_released(entry);
         let ended = entry.record.status.has_ended();
-        if !self.settings.dry_run || !(ended || matches!(step, NextStep::Send(LeaseRequest::End(_)))) {
-            let absurd = entry.record.status.term.is_some_and(|term| self.writer.is_absurd(term));
+        if !self.settings.dry_run || !(ended || step == NextStep::Blocked(Obstacle::DryRun)) {
             return if absurd { without_status(step, entry.record.deleting) } else { Some(step) };
         }
         if !released {
@@ -389,16 +398,17 @@ fn lane(kind: &Kind, again: bool) -> Lane {
 /// way of its namespace's deletion too; but no end was committed, so what is attached to it stays.
 fn without_status(step: NextStep, deleting: bool) -> Option<NextStep> {
     match step {
-        NextStep::Send(LeaseRequest::End(_)) if deleting => {
+        NextStep::Send(LeaseRequest::End(_) | LeaseRequest::Confirm(_)) if deleting => {
             Some(NextStep::Send(LeaseRequest::RemoveFinalizer))
         }
         NextStep::Send(LeaseRequest::Read | LeaseRequest::RemoveFinalizer | LeaseRequest::Delete)
         | NextStep::Rest
+        | NextStep::Blocked(_)
         | NextStep::Wait(_) => Some(step),
         NextStep::Send(
             LeaseRequest::AddFinalizer
             | LeaseRequest::Grant(_)
-            | LeaseRequest::Confirm
+            | LeaseRequest::Confirm(_)
             | LeaseRequest::End(_)
             | LeaseRequest::Publish(_),
         )

@@ -6,9 +6,10 @@ use lessor_api::lease::following;
 use uuid::Uuid;
 use writer_lease::WorkResult;
 
-use super::{Cause, FRESH, Flight, Replica, Work};
+use super::{Cause, Flight, Replica, Work};
 use crate::{
     clocks::Now,
+    decide::expiry::RECENT,
     decide::lease::Following,
     index::{
         leases::Change,
@@ -325,7 +326,7 @@ impl Replica {
     pub(super) fn confirming(&mut self, uid: Uuid, request: &Request, now: &Now) {
         self.leases.set_confirming(uid, Some(now.mono));
         if let Some(source) = source_of(request) {
-            let (lately, by) = (now.mono.saturating_sub(2 * FRESH), now.mono + self.settings.lease_duration);
+            let (lately, by) = (now.mono.saturating_sub(2 * RECENT), now.mono + self.settings.lease_duration);
             self.follows.read_sent(&source, lately, by);
         }
     }
@@ -335,7 +336,7 @@ impl Replica {
         let deadline = self.leases.deadline(uid).filter(|deadline| *deadline <= now.lease)?;
         // Lease time may have been there before, until an outage was noticed: what was read then says nothing of beats since.
         let due = now.mono.saturating_sub(now.lease.since(deadline));
-        let fresh = now.mono.saturating_sub(FRESH);
+        let fresh = now.mono.saturating_sub(RECENT);
         let more = self.leases.get(&uid).and_then(|entry| entry.more.get());
         // A server may need longer than that for all that has to be asked, one after the other.
         let begun = more.and_then(|more| more.confirming).unwrap_or(fresh);

@@ -24,9 +24,11 @@ use uuid::Uuid;
 use writer_lease::{self, Term, WriterLease};
 
 use self::kinds::KindReport;
+pub use crate::work::Work;
 use crate::{
     budget::Budget,
     clocks::Now,
+    decide::expiry,
     index::{
         attachments::{AttachmentIndex, ObjectId},
         leases::{Entry, LeaseIndex},
@@ -45,15 +47,6 @@ use crate::{
 };
 
 pub use self::debug::{AttachmentReport, Hindered, Invalid, KindState, Pending};
-
-/// Work that replicas compete for.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Work {
-    /// The next step of a lease.
-    Lease(Uuid),
-    /// The removal of what is due in an object.
-    Object(ObjectId),
-}
 
 /// Names a request, so that its answer finds back.
 pub type Ticket = u64;
@@ -133,8 +126,6 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(5);
 /// For how long it does so after lease time stood still. As long as an API server may say nothing on a watch.
 const WATCHFUL: Duration = Duration::from_secs(60);
-/// The end of a lease is not committed without a sign of life from the API server within this time.
-pub(super) const FRESH: Duration = Duration::from_secs(1);
 /// How much later than due the signs of a primary that lives may reach a follower.
 const LATE: Duration = Duration::from_millis(500);
 
@@ -365,7 +356,7 @@ impl Replica {
             return None;
         }
         let deadline = self.leases.next_due()?;
-        let at = dispatch::mono_of(deadline, now);
+        let at = expiry::mono_of(deadline, now);
         if self.leading.is_none() {
             // One that is due already waits in the writer lease.
             return (at > now.mono).then_some(at);
@@ -374,7 +365,7 @@ impl Replica {
             // It waits for the answer.
             return None;
         }
-        Some(self.show_at(at).filter(|show| *show > now.mono).unwrap_or(at))
+        Some(expiry::write_at(at, self.shown_at).filter(|show| *show > now.mono).unwrap_or(at))
     }
 }
 

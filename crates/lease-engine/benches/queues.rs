@@ -2,8 +2,7 @@
 //! leases.
 //!
 //! All are granted within a third of the TTL, renewed three times each, in another order, while time goes on,
-//! and then end. Each queue holds numbers ordered by deadlines that lie in a vector beside it. `cargo bench
-//! --bench lessor_queues`; the number of leases may be given.
+//! and then end. Each queue holds numbers ordered by deadlines that lie in a vector beside it. `benches/run.sh queues`; the number of leases may be given.
 
 #![allow(
     clippy::print_stdout,
@@ -14,9 +13,6 @@
     unreachable_pub
 )]
 
-#[path = "../crates/lease-engine/src/wheel.rs"]
-mod wheel;
-
 use std::{
     cmp::Reverse,
     collections::{BTreeSet, BinaryHeap},
@@ -25,8 +21,8 @@ use std::{
     time::Duration,
 };
 
+use lease_engine::wheel::{Node, Wheel};
 use rustix::time::{ClockId, clock_gettime};
-use wheel::{Node, Wheel};
 
 trait Queue {
     const NAME: &'static str;

@@ -1,4 +1,4 @@
-//! Our lessor and etcd's, side by side: one table, figures and ratios. `benches/lessor.sh` runs it.
+//! Our lessor and etcd's, side by side: one table, figures and ratios. `benches/run.sh` runs it.
 //!
 //! Both sides do the same things in the same order, with the same random ids. A figure is CPU time (etcd's
 //! with its garbage collector, but a collection comes before each measurement), so that a busy machine

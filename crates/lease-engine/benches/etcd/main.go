@@ -1,6 +1,6 @@
 // Measures etcd's lessor through its exported functions, on a backend that does nothing: the fairest for it, since nothing is
 // written anywhere. Prints one line per measurement, `operation leases figure`: nanoseconds per operation (per lease for `list`
-// and `expire`, per call for `promote` and `demote`), or bytes per lease for `bytes`. ../lessor_vs_etcd.rs runs it and reads that.
+// and `expire`, per call for `promote` and `demote`), or bytes per lease for `bytes`. ../vs_etcd.rs runs it and reads that.
 package main
 
 import (
