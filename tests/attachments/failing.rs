@@ -9,13 +9,13 @@ use kube::{
     core::{ApiResource, GroupVersionKind},
 };
 use lessor_api::lessor::KINDS_READY;
+use lessor_kit::world::{World, until};
 use serde_json::json;
 use tokio::time::sleep;
 
 use crate::{
     rights::{operator_token, set_verbs},
     things::Things,
-    world::{World, until},
 };
 
 /// Waits until the condition of kinds has this reason, and a message that contains a text.

@@ -3,12 +3,10 @@
 use std::time::Duration;
 
 use lessor_api::lease::condition;
+use lessor_kit::world::{World, until};
 use serde_json::json;
 
-use crate::{
-    things::{Things, annotations_of},
-    world::{World, until},
-};
+use crate::things::{Things, annotations_of};
 
 #[tokio::test]
 async fn secrets_go_wholly_and_by_keys() {

@@ -6,13 +6,13 @@ use kube::{
     api::{DynamicObject, Patch, PostParams},
     core::{ApiResource, GroupVersionKind},
 };
+use lessor_kit::world::{World, holder, until};
 use serde_json::{Value, json};
 
 use crate::{
     admission::{assert_refused, enforce},
     rights::apply,
     things::{Things, annotations_of},
-    world::{World, holder, until},
 };
 
 /// A connection to a Pod or node, which changes no object.
