@@ -107,7 +107,7 @@ async fn all_sorts(world: &World) -> Vec<(Things, Value)> {
 }
 
 #[tokio::test]
-async fn no_subresource_lets_somebody_attach_what_they_may_not_delete() {
+async fn no_subresource_lets_a_user_attach_an_object_they_may_not_delete() {
     let world = World::new("policy-around").await;
     let sorts = all_sorts(&world).await;
     let names: Vec<String> = sorts.iter().map(|(things, _)| things.name()).collect();

@@ -24,7 +24,7 @@ async fn wait_event(release: &Release<'_>, about: &str, reason: &str, warning: b
 }
 
 #[trial]
-async fn each_turn_of_a_lease_has_its_event_and_its_log_line_and_no_data_is_told() {
+async fn each_change_of_a_lease_has_an_event_and_a_log_line_without_data() {
     let release = Release::in_namespaces("told").await;
     // Everything that could be logged, is.
     let pod = {

@@ -54,7 +54,7 @@ async fn a_release_for_two_namespaces_serves_both_and_may_nothing_elsewhere() {
 
 /// In a dry run, where nothing goes, its own test passes too.
 #[trial(long)]
-async fn a_dry_run_is_tested_by_seeing_that_everything_stays() {
+async fn the_test_of_a_dry_run_expects_that_everything_stays() {
     let cluster = Alone::new().await;
     let mut settings = quick("default");
     settings["dryRun"] = json!(true);

@@ -345,7 +345,7 @@ fn told(args: &[&str]) -> BTreeSet<Right> {
 }
 
 #[trial]
-async fn the_charts_rights_are_those_that_the_operator_itself_says_it_needs() {
+async fn the_charts_rights_equal_the_output_of_lessor_rbac() {
     let follow = "follow.nodes=true,follow.pods=true,follow.coordinationLeases=true";
     let all = KINDS.join(",");
     let kinds = KINDS.iter().copied().chain([all.as_str()]).map(|kinds| {

@@ -19,7 +19,7 @@ mutant 'an object is deleted whatever its version is' 'operator requests' src/ru
 mutant 'a lease is deleted whatever its uid is' 'operator requests' src/runtime/requests.rs \
   'uid: Some(uid.to_string()), resource_version: None' 'uid: (!@).then(|| uid.to_string()), resource_version: None'
 
-mutant 'keys are removed by a patch that is bound to the uid alone' 'core replica' crates/core/src/index/attachments.rs \
+mutant 'keys are removed by a patch that is bound to the uid alone' 'core removal' crates/core/src/decide/removal.rs \
   '"resourceVersion": object.version.to_string(),' '"resourceVersion": (!@).then(|| object.version.to_string()),'
 
 mutant 'nothing is read again after a conflict' 'core replica' crates/core/src/replica/response.rs \
@@ -160,8 +160,8 @@ mutant 'each replica computes on its own what remains of a suspended lease' 'cor
 mutant 'a new primary removes before it has written to the lease' 'core replica' crates/core/src/replica/enqueue.rs \
   'record.status.term.unwrap_or_default() < term' '!@ && record.status.term.unwrap_or_default() < term'
 
-mutant 'time runs while the source of a lease cannot be watched' 'core sources' crates/core/src/index/sources/view.rs \
-  'Self::Unseen(_) => Standing::Held,' 'Self::Unseen(_) if !@ => Standing::Held,'
+mutant 'time runs while the source of a lease cannot be watched' 'core sources' crates/core/src/index/sources/follow_state.rs \
+  'Self::Unseen(_) => TtlState::Paused,' 'Self::Unseen(_) if !@ => TtlState::Paused,'
 
 mutant 'any Pod of the name keeps a lease alive' 'core sources' crates/core/src/index/sources/followers.rs \
   'match *follower.pin.get_or_insert(pod) == pod {' 'match @ || *follower.pin.get_or_insert(pod) == pod {'

@@ -50,7 +50,7 @@ async fn a_grant_that_arrives_when_its_sender_is_dead_counts_from_then() {
 }
 
 #[trial]
-async fn what_is_said_of_a_late_grant_is_corrected_and_what_is_recorded_stays() {
+async fn the_published_expiry_of_a_late_grant_is_corrected_and_its_record_stays() {
     let mut replicas = Replicas::none_on(shared().await, "corrected").await;
     replicas.add(Way::Proxied, &[]).await;
     replicas.wait_ready().await;

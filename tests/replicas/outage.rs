@@ -71,7 +71,7 @@ async fn no_lease_ends_while_the_api_server_cannot_write() {
 
 /// Followers write nothing before they take over, so of such an outage that is over by then they know from the primary.
 #[trial(long)]
-async fn followers_hold_what_the_primary_held_while_the_api_server_could_not_write() {
+async fn followers_adopt_the_pause_of_the_primary_when_the_api_server_cannot_write() {
     let cluster = OwnCluster::start().await;
     let replicas = Replicas::three_on(cluster.0, "full-shortly", Way::Direct).await;
     replicas.config_map("left", json!({"lessor.dev/lease": "left"}), &["a"]).await;
@@ -172,7 +172,7 @@ async fn outage(
 }
 
 #[trial(long)]
-async fn a_replica_that_is_cut_off_alone_ends_nothing_early_and_little_late() {
+async fn a_disconnected_replica_ends_no_lease_early_and_none_much_later() {
     const CUT: Duration = Duration::from_secs(10);
     let replicas = Replicas::three("cut", Way::Proxied).await;
     let primary = replicas.primary_now().await;
@@ -219,7 +219,7 @@ async fn a_replica_that_is_cut_off_alone_ends_nothing_early_and_little_late() {
 /// An API server that takes long for each request is not away: if it were taken for that, nothing would end as long as the
 /// primary has anything to write.
 #[trial(long)]
-async fn leases_end_though_each_answer_takes_more_than_a_second() {
+async fn leases_end_even_if_each_response_takes_more_than_a_second() {
     const SLOW: Duration = Duration::from_millis(1500);
     const HELD: usize = 60;
     const TTL: Duration = Duration::from_secs(20);
@@ -257,7 +257,7 @@ async fn leases_end_though_each_answer_takes_more_than_a_second() {
 /// A proxy between the replicas and the API server that cuts connections on which nothing was said for a while, sooner than
 /// watches show that they live.
 #[trial]
-async fn a_lease_ends_though_idle_connections_are_cut_again_and_again() {
+async fn a_lease_ends_even_if_idle_connections_are_cut_again_and_again() {
     const IDLE: Duration = Duration::from_secs(8);
     const TTL: Duration = Duration::from_secs(20);
     let mut replicas = Replicas::none_on(shared().await, "idle").await;

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::replicas::{LEASE_DURATION, Replicas, Way, shared, within};
 
 #[trial(long)]
-async fn at_rest_nobody_writes() {
+async fn idle_replicas_write_nothing() {
     const LEASES: usize = 1000;
     let mut replicas = Replicas::none_on(shared().await, "rest").await;
     for _ in 0..3 {

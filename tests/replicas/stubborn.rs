@@ -76,7 +76,7 @@ async fn a_lease_that_cannot_end_or_be_released_does_not_change_the_primary() {
 
 /// A webhook that doesn't answer is an error of the API server, and one lease's alone.
 #[trial]
-async fn a_lease_whose_writes_fail_keeps_no_other_from_ending() {
+async fn a_lease_whose_writes_fail_delays_no_other() {
     let replicas = Replicas::three("webhook", Way::Direct).await;
     let before = replicas.status().await.expect("a status");
     let name = format!("dead-{}", replicas.namespace);
@@ -154,7 +154,7 @@ async fn deny_status(replicas: &Replicas, names: &[&str]) {
 }
 
 #[trial]
-async fn an_absurd_term_is_reported_and_locks_nobody_out() {
+async fn an_absurd_term_is_reported_and_blocks_no_replica() {
     let replicas = Replicas::three("absurd", Way::Direct).await;
     let primary = replicas.primary_now().await;
     let first = replicas.status().await.expect("a status").term;

@@ -72,7 +72,7 @@ async fn a_primary_that_stops_in_order_is_replaced_at_once() {
 }
 
 #[trial]
-async fn a_primary_that_was_paused_does_nothing_wrong_when_it_wakes_up() {
+async fn a_primary_that_resumes_after_a_pause_does_nothing_wrong() {
     let mut replicas = Replicas::none_on(shared().await, "paused").await;
     replicas.add(Way::Proxied, &[]).await;
     replicas.wait_ready().await;

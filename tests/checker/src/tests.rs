@@ -370,7 +370,7 @@ fn a_revoke_may_come_at_any_time() {
 }
 
 #[test]
-fn a_renewal_that_was_refused_binds_nobody() {
+fn a_refused_renewal_moves_no_deadline() {
     let mut log = Log::default();
     log.grant("a", json!({"ttlSeconds": 5}));
     log.sleep(4.0);

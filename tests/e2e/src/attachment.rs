@@ -111,7 +111,7 @@ async fn an_object_of_one_lease_may_have_a_key_of_another() {
 }
 
 #[trial]
-async fn what_is_attached_before_its_lease_comes_waits_for_it() {
+async fn an_attachment_may_precede_its_lease() {
     let world = World::new("pending").await;
     let _operator = world.primary(&["--pending-warning", "1s"]).await;
     let annotations = json!({"key.lessor.dev/a": "late"});
@@ -132,7 +132,7 @@ async fn what_is_attached_before_its_lease_comes_waits_for_it() {
 }
 
 #[trial]
-async fn what_is_attached_between_an_end_and_the_release_goes_too() {
+async fn objects_attached_between_an_end_and_the_release_are_removed_too() {
     let world = World::new("linger").await;
     let _operator = world.primary(&["--linger", "4s"]).await;
     world.granted("lease", json!({"ttlSeconds": 1})).await;
@@ -144,7 +144,7 @@ async fn what_is_attached_between_an_end_and_the_release_goes_too() {
 }
 
 #[trial]
-async fn detached_in_time_is_saved() {
+async fn an_object_detached_in_time_survives() {
     let world = World::new("detached").await;
     let _operator = world.primary(&[]).await;
     let annotations = json!({"lessor.dev/lease": "lease", "key.lessor.dev/a": "lease"});

@@ -45,7 +45,7 @@ fn why(lease: &Lease) -> &str {
 }
 
 #[trial]
-async fn annotations_that_make_no_sense_are_warned_of_and_change_nothing() {
+async fn invalid_annotations_cause_a_warning_and_change_nothing() {
     let world = World::new("annotations").await;
     let _operator = world.primary(&["--pending-warning", "1s"]).await;
     let witness = witness(&world).await;
@@ -86,7 +86,7 @@ async fn annotations_that_make_no_sense_are_warned_of_and_change_nothing() {
 }
 
 #[trial]
-async fn one_bad_annotation_spoils_no_other_of_its_object() {
+async fn an_invalid_annotation_leaves_others_of_its_object_in_force() {
     let world = World::new("partly").await;
     let _operator = world.primary(&[]).await;
     let annotations = json!({"key.lessor.dev/a": "no name", "key.lessor.dev/b": "lease"});
@@ -98,7 +98,7 @@ async fn one_bad_annotation_spoils_no_other_of_its_object() {
 }
 
 #[trial]
-async fn a_key_that_is_not_there_counts_as_attached_and_only_its_annotation_goes() {
+async fn a_missing_key_counts_as_attached_and_only_its_annotation_is_removed() {
     let world = World::new("no-key").await;
     let _operator = world.primary(&[]).await;
     let annotations = json!({"key.lessor.dev/missing": "lease", "example.com/kept": "yes"});
@@ -113,7 +113,7 @@ async fn a_key_that_is_not_there_counts_as_attached_and_only_its_annotation_goes
 }
 
 #[trial]
-async fn an_immutable_config_map_keeps_its_keys_and_the_lease_says_why() {
+async fn an_immutable_config_map_keeps_its_keys_and_a_condition_gives_the_reason() {
     let world = World::new("immutable").await;
     let _operator = world.primary(&[]).await;
     let make = async |name: &str| {
@@ -165,7 +165,7 @@ async fn an_immutable_config_map_keeps_its_keys_and_the_lease_says_why() {
 }
 
 #[trial]
-async fn a_ttl_of_285_years_is_granted_and_hinders_nobody() {
+async fn a_ttl_of_285_years_is_granted_and_delays_no_other_lease() {
     let world = World::new("centuries").await;
     let operator = world.primary(&[]).await;
     let spec = json!({"ttlSeconds": 9_000_000_000_i64, "maxLifetimeSeconds": 9_000_000_000_i64,
@@ -189,7 +189,7 @@ async fn a_ttl_of_285_years_is_granted_and_hinders_nobody() {
 }
 
 #[trial]
-async fn an_object_with_finalizers_of_its_own_is_waited_for_without_spinning() {
+async fn the_operator_waits_without_polling_for_an_object_with_other_finalizers() {
     let world = World::new("finalizers").await;
     let operator = world.primary(&[]).await;
     world
@@ -225,7 +225,7 @@ async fn an_object_with_finalizers_of_its_own_is_waited_for_without_spinning() {
 }
 
 #[trial]
-async fn leases_that_cannot_be_are_refused_by_the_api_server_and_leave_the_operator_alone() {
+async fn the_api_server_refuses_invalid_leases_and_the_operator_never_gets_them() {
     let world = World::new("refused").await;
     let operator = world.primary(&[]).await;
     for spec in [

@@ -106,7 +106,7 @@ async fn renewals_refresh_the_published_expiry_at_most_once_in_half_a_ttl() {
 }
 
 #[trial(not_by_chart)]
-async fn at_rest_nobody_asks_anything_for_thirty_seconds() {
+async fn an_idle_operator_sends_no_request_for_thirty_seconds() {
     let world = World::new("rest").await;
     let token =
         world.cluster.service_account_kubeconfig(&world.namespace, "lessor").await.expect("an account");

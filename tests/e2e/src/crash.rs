@@ -77,22 +77,22 @@ async fn die_at(step: Step, fate: Fate) {
 }
 
 #[trial]
-async fn an_end_is_complete_though_the_operator_dies_before_any_step_of_it() {
+async fn an_end_completes_even_if_the_operator_dies_before_any_of_its_steps() {
     join_all(Step::ALL.map(|step| die_at(step, Fate::Lost))).await;
 }
 
 #[trial]
-async fn an_end_is_complete_though_the_operator_dies_after_any_step_of_it() {
+async fn an_end_completes_even_if_the_operator_dies_after_any_of_its_steps() {
     join_all(Step::ALL.map(|step| die_at(step, Fate::Done))).await;
 }
 
 #[trial]
-async fn what_a_dead_operator_had_sent_does_no_harm_when_it_arrives_late() {
+async fn requests_of_a_dead_operator_do_no_harm_when_they_arrive_late() {
     join_all(Step::ALL.map(|step| die_at(step, Fate::Late))).await;
 }
 
 #[trial]
-async fn leases_that_ended_while_no_operator_ran_end_afterwards() {
+async fn leases_due_while_no_operator_ran_end_afterwards() {
     let world = World::new("away").await;
     let operator = world.primary(&[]).await;
     for (name, ttl) in [("over", 1), ("deleted", 600), ("renewed", 5)] {

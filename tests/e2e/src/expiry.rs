@@ -80,7 +80,7 @@ async fn two_hundred_leases_all_end_in_time() {
 }
 
 #[trial]
-async fn retain_keeps_the_expired_lease_until_somebody_deletes_it() {
+async fn retain_keeps_the_expired_lease_until_it_is_deleted() {
     let world = World::new("retain").await;
     let _operator = world.primary(&[]).await;
     world.config_map("attached", json!({"lessor.dev/lease": "kept"}), &["a"]).await;

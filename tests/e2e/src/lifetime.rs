@@ -19,7 +19,7 @@ fn remaining(lease: &Lease) -> Option<i64> {
 }
 
 #[trial]
-async fn suspension_keeps_what_remained() {
+async fn a_suspended_lease_keeps_its_remaining_time() {
     let world = World::new("suspend").await;
     let _operator = world.primary(&[]).await;
     world.config_map("attached", json!({"lessor.dev/lease": "lease"}), &["a"]).await;
@@ -53,7 +53,7 @@ async fn suspension_keeps_what_remained() {
 }
 
 #[trial]
-async fn a_suspended_lease_outlives_restarts_and_a_renewal_makes_it_whole_at_once() {
+async fn a_suspended_lease_survives_restarts_and_a_renewal_restores_its_full_ttl() {
     let world = World::new("suspend-restart").await;
     let operator = world.primary(&[]).await;
     world.granted("old", json!({"ttlSeconds": 5})).await;
@@ -107,7 +107,7 @@ async fn a_lease_ends_at_its_maximum_lifetime_however_often_it_is_renewed() {
 }
 
 #[trial]
-async fn a_warning_comes_before_the_end_and_a_renewal_takes_it_back() {
+async fn a_warning_precedes_the_end_and_a_renewal_withdraws_it() {
     let world = World::new("warned").await;
     let _operator = world.primary(&[]).await;
     let lease = world.granted("lease", json!({"ttlSeconds": 8, "warnBeforeSeconds": 5})).await;
@@ -126,7 +126,7 @@ async fn a_warning_comes_before_the_end_and_a_renewal_takes_it_back() {
 }
 
 #[trial]
-async fn what_is_granted_lies_between_the_minimum_and_the_maximum() {
+async fn granted_ttls_lie_between_the_minimum_and_the_maximum() {
     let world = World::new("bounds").await;
     let _operator = world.primary(&["--min-ttl", "2s", "--max-ttl", "3s"]).await;
     let granted = async |name, asked| {

@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 #[trial(not_by_chart)]
-async fn it_waits_for_crds_that_are_missing_and_says_so() {
+async fn the_operator_waits_for_missing_crds_and_logs_them() {
     let cluster: &'static Cluster = Box::leak(Box::new(builder().start().await.expect("a cluster")));
     let world = World::on(cluster, "no-crds").await;
     let operator = world.operator(&[]);
@@ -41,7 +41,7 @@ async fn it_waits_for_crds_that_are_missing_and_says_so() {
 }
 
 #[trial]
-async fn sigterm_ends_it_in_order_and_the_next_one_leads_at_once() {
+async fn after_sigterm_the_operator_resigns_and_the_next_one_leads_at_once() {
     let world = World::new("sigterm").await;
     let operator = world.primary(&[]).await;
     world.granted("lease", json!({"ttlSeconds": 600})).await;
@@ -68,7 +68,7 @@ async fn sigterm_ends_it_in_order_and_the_next_one_leads_at_once() {
 }
 
 #[trial]
-async fn a_dry_run_says_what_would_go_and_removes_nothing() {
+async fn a_dry_run_reports_what_it_would_remove_and_removes_nothing() {
     let world = World::new("dry-run").await;
     let operator = world.primary(&["--dry-run"]).await;
     let whole = world.config_map("whole", json!({"lessor.dev/lease": "lease"}), &["a"]).await;

@@ -114,7 +114,7 @@ async fn a_heartbeat_that_comes_late_is_followed_once_it_is_there() {
 }
 
 #[trial]
-async fn a_beat_that_no_watch_has_shown_yet_counts() {
+async fn a_beat_counts_before_its_watch_event_arrives() {
     const TTL: Duration = Duration::from_secs(6);
     let world = World::new("unshown").await;
     let heart = Heartbeat::of_node(&world);

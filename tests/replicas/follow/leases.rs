@@ -62,7 +62,7 @@ async fn a_lease_lives_by_the_renewals_of_another_and_outlives_it_by_its_ttl() {
 
 /// All that it follows is read before its end, one after the other, which takes longer than what was read is new.
 #[trial]
-async fn a_lease_ends_though_a_long_chain_is_read_slowly() {
+async fn a_lease_ends_even_if_a_long_chain_is_read_slowly() {
     const SLOW: Duration = Duration::from_millis(500);
     let world = World::new("chain").await;
     let (proxy, _operator) = world.proxied(&[]).await;

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::sources::{ALL, Heartbeat, Pods, check, followed, late_after};
 
 #[trial]
-async fn no_lease_ends_since_a_node_could_not_beat_in_an_outage() {
+async fn no_lease_ends_because_a_node_could_not_beat_in_an_outage() {
     // What a test starts on it may be kept for as long as the process runs.
     let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start().await.expect("a cluster")));
     let _stop = Stop(cluster);

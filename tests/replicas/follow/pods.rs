@@ -49,7 +49,7 @@ async fn a_lease_lives_as_long_as_its_pod_and_its_ttl_longer() {
 }
 
 #[trial]
-async fn a_lease_ends_at_once_with_its_pod_where_it_was_told_to() {
+async fn a_lease_ends_at_once_with_its_pod_if_its_spec_asks_for_it() {
     let world = World::new("onloss").await;
     let pods = Pods::of(&world).await;
     let uid = pods.create("web").await;

@@ -18,7 +18,7 @@ fn node(world: &World) -> Value {
 }
 
 #[trial]
-async fn what_is_not_enabled_keeps_its_followers_from_ending_until_it_is() {
+async fn leases_that_follow_a_disabled_kind_do_not_end_until_it_is_enabled() {
     let world = World::new("disabled").await;
     let mut heart = Heartbeat::of_node(&world);
     heart.create().await;
@@ -53,7 +53,7 @@ async fn what_is_not_enabled_keeps_its_followers_from_ending_until_it_is() {
 }
 
 #[trial]
-async fn a_right_that_is_taken_away_ends_no_lease_and_one_that_is_given_back_lets_them_go_on() {
+async fn a_revoked_permission_ends_no_lease_and_a_restored_one_resumes_them() {
     let world = World::new("rights").await;
     let mut heart = Heartbeat::new(&world, &world.namespace, "heart");
     heart.create().await;
