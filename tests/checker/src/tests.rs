@@ -1,4 +1,4 @@
-//! Made-up logs, each of which breaks one promise (or none), and what the checker says of them.
+//! Made-up logs, each of which breaks one promise (or none), and what the checker reports of them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{Checker, Promise, Report, Request};
 
 const OPERATOR: &str = "lessor-0";
 
-/// An API server that stores whatever it is told, and a log of it.
+/// An API server that stores every write, and its log.
 #[derive(Default)]
 struct Log {
     now: Duration,
