@@ -35,7 +35,7 @@ async fn overtake(world: &World, step: Step, annotations: Value, change: impl As
     removal.release();
     world.wait_gone("lease").await;
     sleep(MOMENT).await;
-    let codes: Vec<u16> = removals(&world, "map").iter().map(|entry| entry.code).collect();
+    let codes: Vec<u16> = removals(world, "map").iter().map(|entry| entry.code).collect();
     assert_eq!(codes.first(), Some(&409), "the API server refuses what was decided earlier: {codes:?}");
 }
 
