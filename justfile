@@ -102,9 +102,13 @@ simulate seeds="200":
 model states="2700000" faults="2":
     MODEL_STATES={{ states }} MODEL_FAULTS={{ faults }} cargo test -p lessor-model no_run -- --nocapture
 
-# Break the code in one place after another, and see which test finds it; part of a name tries only those
+# Break the code in one place after another, and see which test finds it; a part of a name tries only those
 mutants name="":
     bash tests/mutants/run.sh {{ quote(name) }}
+
+# Make sure that each of these changes still fits the code, without a build
+mutants-check:
+    bash tests/mutants/run.sh --check
 
 # Three replicas on a real API server, leases that come and go, and something that breaks every few seconds
 soak minutes="10":

@@ -9,9 +9,6 @@
     reason = "a program for people, which may fail by panicking"
 )]
 
-#[path = "bed/mod.rs"]
-mod bed;
-
 use std::{ops::Range, process::ExitCode, time::Duration};
 
 use futures::{StreamExt, stream};
@@ -20,7 +17,7 @@ use lessor_api::Lease;
 use lessor_cluster::Cluster;
 use tokio::time::sleep;
 
-use self::bed::{AT_ONCE, Bed};
+use lessor_kit::bed::{AT_ONCE, Bed};
 
 /// How many ConfigMaps are attached, in both rounds.
 const ATTACHED: usize = 1000;

@@ -10,15 +10,12 @@
     reason = "a program for people, which may fail by panicking, and measures real time"
 )]
 
-mod bed;
-
 use std::{
     process::ExitCode,
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
-use bed::{AT_ONCE, Bed, NAMESPACE, Replica, processor_time};
 use futures::{StreamExt, stream};
 use k8s_openapi::{api::coordination::v1::Lease as Coordination, jiff::Timestamp};
 use kube::{
@@ -28,6 +25,7 @@ use kube::{
 use lessor::runtime::AGENT;
 use lessor_api::{Lease, LeaseSpec, RenewFrom, SourceName, time};
 use lessor_cluster::Cluster;
+use lessor_kit::bed::{AT_ONCE, Bed, NAMESPACE, Replica, processor_time};
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
 

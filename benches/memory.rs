@@ -10,9 +10,6 @@
     reason = "a program for people, which may fail by panicking"
 )]
 
-#[path = "bed/mod.rs"]
-mod bed;
-
 use std::{
     convert::Infallible,
     env, fs,
@@ -35,6 +32,7 @@ use kube::{
     runtime::{WatchStreamExt, reflector, watcher},
 };
 use lessor_api::Lease;
+use lessor_kit::{bed, program};
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -131,9 +129,7 @@ async fn watch(whose: &str, server: &str) -> Round {
             "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
         });
         fs::write(&kubeconfig, config.to_string()).expect("a file");
-        let mut command = Command::new(
-            env::var("LESSOR_BENCH_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_lessor").to_owned()),
-        );
+        let mut command = Command::new(program::operator());
         command
             .args(["run", "--admin-address", &admin.to_string(), "--kubeconfig"])
             .arg(&kubeconfig)

@@ -8,11 +8,8 @@ use lessor_cluster::audit::Mark;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::{
-    bed::{AT_ONCE, Bed, Replica, granted, primary_of},
-    holder::renew,
-    table::Table,
-};
+use crate::{holder::renew, table::Table};
+use lessor_kit::bed::{AT_ONCE, Bed, Replica, granted, primary_of};
 
 /// How many leases of each sort: what is done once for all of them, like the proof of an idle primary, hardly shows.
 const LEASES: usize = 50;

@@ -15,12 +15,12 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    bed::{AT_ONCE, Bed, NAMESPACE, Replica, granted, primary_of},
     costs::left,
     holder::{Holders, renew},
     table::Table,
     three,
 };
+use lessor_kit::bed::{AT_ONCE, Bed, NAMESPACE, Replica, granted, primary_of};
 
 /// How often holders renew; their TTL is a multiple.
 const EVERY: Duration = Duration::from_secs(2);

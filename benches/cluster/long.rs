@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::{bed::Bed, holder::Holders, table::Table, three};
+use crate::{holder::Holders, table::Table, three};
+use lessor_kit::bed::Bed;
 
 /// How many are renewed all the time.
 const HELD: usize = 500;

@@ -10,8 +10,6 @@
     reason = "a program for people, which may fail by panicking"
 )]
 
-#[path = "../bed/mod.rs"]
-mod bed;
 mod costs;
 mod holder;
 mod lateness;
@@ -24,11 +22,12 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, ValueEnum};
 use lessor_cluster::{Cluster, audit::Level};
-
-use self::{
-    bed::{Bed, Replica},
-    table::Table,
+use lessor_kit::{
+    bed::{Bed, Replica, primary_of},
+    program,
 };
+
+use self::table::Table;
 
 /// Measures what Lessor costs at scale.
 #[derive(Parser)]
@@ -79,7 +78,7 @@ async fn main() -> ExitCode {
     let all = [Section::Costs, Section::Lateness, Section::Refresh, Section::Sizes];
     let sections = if args.only.is_empty() { &all[..] } else { &args.only };
     let mut table = Table::default();
-    println!("replicas run {}", bed::program().display());
+    println!("replicas run {}", program::operator().display());
     for section in sections {
         match section {
             Section::Costs => {
@@ -141,6 +140,6 @@ async fn three(bed: &Bed, args: &[&str]) -> Vec<Replica> {
     for replica in &replicas {
         replica.ready().await;
     }
-    bed::primary_of(&replicas).await;
+    primary_of(&replicas).await;
     replicas
 }

@@ -5,12 +5,8 @@ use std::time::Duration;
 use kube::api::ListParams;
 use tokio::time::{Instant, sleep};
 
-use crate::{
-    bed::{Bed, granted},
-    holder::Holders,
-    table::Table,
-    three,
-};
+use crate::{holder::Holders, table::Table, three};
+use lessor_kit::bed::{Bed, granted};
 
 const LEASES: usize = 600;
 const TTL: Duration = Duration::from_secs(12);

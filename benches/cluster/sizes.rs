@@ -6,11 +6,8 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::DeleteParams;
 use tokio::time::{Instant, sleep};
 
-use crate::{
-    bed::{Bed, Replica, granted, memory, primary_of},
-    table::Table,
-    three,
-};
+use crate::{table::Table, three};
+use lessor_kit::bed::{Bed, Replica, granted, memory, primary_of};
 
 /// How long replicas are left alone before they are looked at.
 const SETTLED: Duration = Duration::from_secs(10);

@@ -11,12 +11,10 @@ use kube::{
     Api,
     api::{DynamicObject, Patch, PatchParams, PostParams},
 };
+use lessor_kit::world::{World, holder, until};
 use serde_json::{Value, json};
 
-use crate::{
-    things::Things,
-    world::{World, holder, until},
-};
+use crate::things::Things;
 
 /// Puts the policy for these kinds in force in the world's namespace.
 pub(crate) async fn enforce(world: &World, args: &[&str]) {

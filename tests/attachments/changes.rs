@@ -1,12 +1,10 @@
 //! Changes of mind: whoever detaches, moves or makes anew wins over a removal that is on its way already.
 
 use futures::future::join_all;
+use lessor_kit::world::World;
 use serde_json::{Value, json};
 
-use crate::{
-    things::{Things, annotations_of},
-    world::World,
-};
+use crate::things::{Things, annotations_of};
 
 /// What happens to an object while its removal is on the way.
 enum Change {
@@ -191,7 +189,7 @@ async fn a_member_that_is_edited_between_read_and_removal_is_looked_at_anew() {
     // Now the same pointer leads into an array.
     things.patch("shared", json!({"spec": {"a": ["an element", "another"]}})).await;
     hold.release();
-    crate::world::until("the release is hindered", async || {
+    lessor_kit::world::until("the release is hindered", async || {
         let status = world.leases().get("lease").await.ok()?.status?;
         status
             .conditions

@@ -9,13 +9,13 @@ use kube::{
     core::{ApiResource, GroupVersionKind},
 };
 use lessor_api::lessor::KINDS_READY;
+use lessor_kit::world::{World, until};
 use serde_json::json;
 use tokio::time::sleep;
 
 use crate::{
     rights::{operator_token, set_verbs},
     things::Things,
-    world::{World, until},
 };
 
 /// Waits until the condition of kinds has this reason, and a message that contains a text.
@@ -75,7 +75,7 @@ async fn a_kind_that_comes_later_is_found_and_one_that_goes_holds_up_nothing() {
 }
 
 #[tokio::test]
-async fn a_kind_that_may_not_be_watched_is_said_once_asked_for_seldom_and_recovers() {
+async fn a_kind_without_watch_permission_is_reported_once_retried_rarely_and_recovers() {
     let world = World::new("forbidden").await;
     let born = world.mark();
     let args = ["--attachable", "secrets"];
@@ -113,7 +113,7 @@ async fn a_kind_that_may_not_be_watched_is_said_once_asked_for_seldom_and_recove
 }
 
 #[tokio::test]
-async fn an_api_that_answers_503_delays_nobody_and_is_used_once_it_works() {
+async fn an_api_that_answers_503_delays_no_other_and_is_used_once_it_works() {
     let world = World::new("unavailable").await;
     let widgets = Things::widgets_to_be(&world);
     let group = &widgets.resource.group;
@@ -144,7 +144,7 @@ async fn an_api_that_answers_503_delays_nobody_and_is_used_once_it_works() {
 }
 
 #[tokio::test]
-async fn an_api_that_never_answers_keeps_nobody_from_starting() {
+async fn an_api_that_never_answers_delays_no_start() {
     let world = World::new("hanging").await;
     let widgets = Things::widgets(&world).await;
     let proxy = world.cluster.proxy().await.expect("a proxy");

@@ -3,12 +3,10 @@
 use std::time::Duration;
 
 use lessor_api::lease::condition;
+use lessor_kit::world::{World, until};
 use serde_json::json;
 
-use crate::{
-    things::{Things, annotations_of},
-    world::{World, until},
-};
+use crate::things::{Things, annotations_of};
 
 #[tokio::test]
 async fn secrets_go_wholly_and_by_keys() {
@@ -75,7 +73,7 @@ async fn members_of_any_object_go_by_json_pointer_and_nothing_else_changes() {
 }
 
 #[tokio::test]
-async fn an_index_into_an_array_removes_nothing_and_the_lease_says_why() {
+async fn an_index_into_an_array_removes_nothing_and_a_condition_gives_the_reason() {
     let world = World::new("array").await;
     let widgets = Things::widgets(&world).await;
     let _operator = world.primary(&["--attachable", &widgets.with_keys()]).await;
@@ -133,7 +131,7 @@ async fn a_kind_that_is_not_listed_is_not_even_looked_at() {
 }
 
 #[tokio::test]
-async fn an_annotation_says_how_an_object_is_deleted() {
+async fn an_annotation_chooses_the_propagation_policy_of_a_deletion() {
     let world = World::new("propagation").await;
     let born = world.mark();
     let _operator = world.primary(&[]).await;

@@ -4,14 +4,8 @@
 mod admission;
 mod changes;
 mod failing;
-#[allow(dead_code, reason = "each test binary uses its part of the kit")]
-#[path = "../e2e/history.rs"]
-mod history;
 mod kinds;
 mod objects;
 mod rights;
 mod subresources;
 mod things;
-#[allow(dead_code, reason = "each test binary uses its part of the kit")]
-#[path = "../e2e/world.rs"]
-mod world;

@@ -2,12 +2,10 @@
 
 use futures::future::join_all;
 use kube::api::{Patch, PatchParams};
+use lessor_kit::world::{World, until};
 use serde_json::{Map, Value, json};
 
-use crate::{
-    things::{Things, annotations_of},
-    world::{World, until},
-};
+use crate::things::{Things, annotations_of};
 
 #[tokio::test]
 async fn an_immutable_secret_keeps_its_keys_and_goes_as_a_whole() {

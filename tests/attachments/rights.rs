@@ -7,13 +7,10 @@ use kube::{
     api::{DynamicObject, Patch, PatchParams},
     core::{ApiResource, GroupVersionKind, TypeMeta},
 };
+use lessor_kit::world::{World, until};
 use serde_json::{Value, json};
 
-use crate::{
-    failing::wait_kinds,
-    things::Things,
-    world::{World, until},
-};
+use crate::{failing::wait_kinds, things::Things};
 
 /// The name of the operator's service account and its roles, in the world's namespace.
 pub(crate) const ACCOUNT: &str = "operator";

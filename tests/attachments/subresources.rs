@@ -6,13 +6,13 @@ use kube::{
     api::{DynamicObject, Patch, PostParams},
     core::{ApiResource, GroupVersionKind},
 };
+use lessor_kit::world::{World, holder, until};
 use serde_json::{Value, json};
 
 use crate::{
     admission::{assert_refused, enforce},
     rights::apply,
     things::{Things, annotations_of},
-    world::{World, holder, until},
 };
 
 /// A connection to a Pod or node, which changes no object.
@@ -107,7 +107,7 @@ async fn all_sorts(world: &World) -> Vec<(Things, Value)> {
 }
 
 #[tokio::test]
-async fn no_subresource_lets_somebody_attach_what_they_may_not_delete() {
+async fn no_subresource_lets_a_user_attach_an_object_they_may_not_delete() {
     let world = World::new("policy-around").await;
     let sorts = all_sorts(&world).await;
     let names: Vec<String> = sorts.iter().map(|(things, _)| things.name()).collect();

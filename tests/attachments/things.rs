@@ -7,9 +7,8 @@ use kube::{
     core::{ApiResource, GroupVersionKind},
     runtime::{conditions::is_crd_established, wait::await_condition},
 };
+use lessor_kit::world::{PATIENCE, World, holder, until};
 use serde_json::{Map, Value, json};
-
-use crate::world::{PATIENCE, World, holder, until};
 
 /// A kind of objects that have the parts `a`, `b` and so on.
 #[derive(Clone)]

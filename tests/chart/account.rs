@@ -12,13 +12,11 @@ use kube::{
     api::{DynamicObject, PostParams},
     core::{ApiResource, GroupVersionKind},
 };
+use lessor_kit::world::{World, until};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use crate::{
-    release::{documents, make_namespace, render},
-    world::{kit, until},
-};
+use crate::release::{documents, make_namespace, render};
 
 /// Where the operators of all worlds live, as far as RBAC knows.
 const HOME: &str = "lessor-system";
@@ -42,7 +40,7 @@ impl Template {
     }
 
     /// The objects for a world.
-    pub(crate) fn objects(&self, world: &kit::World) -> Vec<Value> {
+    pub(crate) fn objects(&self, world: &World) -> Vec<Value> {
         documents(&self.0.replace(PLACEHOLDER, &world.namespace))
     }
 }
@@ -57,7 +55,7 @@ pub(crate) struct Account {
 
 impl Account {
     /// Makes the account of a world, with the rights of these objects, which are in force then.
-    pub(crate) async fn new(world: &kit::World, objects: &[Value]) -> Self {
+    pub(crate) async fn new(world: &World, objects: &[Value]) -> Self {
         static HOME_MADE: OnceCell<()> = OnceCell::const_new();
         HOME_MADE.get_or_init(async || make_namespace(world.cluster, HOME).await).await;
         join_all(objects.iter().map(|object| create(&world.client, object))).await;

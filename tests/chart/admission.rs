@@ -5,11 +5,13 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use lessor_api::{Lease, Lessor, lease::FINALIZER};
+use lessor_kit::trial;
 use serde_json::json;
 
 use crate::release::{Release, until};
 
-pub(crate) async fn a_lease_has_its_finalizer_from_its_creation_on() {
+#[trial]
+async fn a_lease_has_its_finalizer_from_its_creation_on() {
     let release = Release::in_namespaces("finalizer").await;
     // No operator runs: it's the server that sets it, as soon as it has seen the policy.
     until("the policy is in force", async || {
@@ -36,7 +38,8 @@ pub(crate) async fn a_lease_has_its_finalizer_from_its_creation_on() {
     drop(operator);
 }
 
-pub(crate) async fn only_the_operator_writes_the_status_of_leases_and_of_its_lessor() {
+#[trial]
+async fn only_the_operator_writes_the_status_of_leases_and_of_its_lessor() {
     let release = Release::in_namespaces("status").await;
     let operator = release.primary().await;
     let lease = release.granted("guarded", json!({"ttlSeconds": 600})).await;

@@ -5,6 +5,7 @@ use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams},
 };
+use lessor_kit::trial;
 use serde_json::json;
 
 use crate::release::{Release, SECRET, until};
@@ -22,7 +23,8 @@ async fn wait_event(release: &Release<'_>, about: &str, reason: &str, warning: b
     assert_eq!(event.type_.as_deref(), Some(if warning { "Warning" } else { "Normal" }), "{event:?}");
 }
 
-pub(crate) async fn each_turn_of_a_lease_has_its_event_and_its_log_line_and_no_data_is_told() {
+#[trial]
+async fn each_change_of_a_lease_has_an_event_and_a_log_line_without_data() {
     let release = Release::in_namespaces("told").await;
     // Everything that could be logged, is.
     let pod = {

@@ -4,6 +4,7 @@
 use std::{fs, path::Path, process::Command};
 
 use k8s_openapi::ByteString;
+use lessor_kit::trial;
 use serde_json::{Value, json};
 
 use crate::release::{CHART, documents, failure, helm, render, success};
@@ -42,14 +43,16 @@ fn check(path: &str, expected: &str) {
     assert!(found == expected, "{} is out of date: run `just generate`", path.display());
 }
 
-pub(crate) async fn the_definitions_in_the_chart_are_those_of_the_code() {
+#[trial]
+async fn the_definitions_in_the_chart_are_those_of_the_code() {
     for name in ["leases.lessor.dev.yaml", "lessors.lessor.dev.yaml"] {
         let definition = fs::read_to_string(format!("{ROOT}/crds/{name}")).expect("a definition");
         check(&format!("charts/lessor/files/crds/{name}"), &definition);
     }
 }
 
-pub(crate) async fn what_the_chart_takes_from_deploy_is_the_same_there() {
+#[trial]
+async fn what_the_chart_takes_from_deploy_is_the_same_there() {
     for name in ["admission.yaml", "roles.yaml"] {
         let plain = fs::read_to_string(format!("{ROOT}/deploy/{name}")).expect("a file");
         check(&format!("charts/lessor/files/{name}"), &plain);
@@ -78,7 +81,8 @@ fn said(objects: &[Value]) -> Vec<Value> {
     objects.iter().map(without_name).collect()
 }
 
-pub(crate) async fn chart_command_and_file_have_the_same_policy_for_the_same_kinds() {
+#[trial]
+async fn chart_command_and_file_have_the_same_policy_for_the_same_kinds() {
     let plain = fs::read_to_string(format!("{ROOT}/deploy/admission.yaml")).expect("a file");
     assert_eq!(said(&documents(&plain)), said(&printed("secrets")));
     let all = KINDS.join(",");
@@ -89,7 +93,8 @@ pub(crate) async fn chart_command_and_file_have_the_same_policy_for_the_same_kin
     }
 }
 
-pub(crate) async fn kinds_that_the_operator_cannot_read_are_refused_by_the_chart_too() {
+#[trial]
+async fn kinds_that_the_operator_cannot_read_are_refused_by_the_chart_too() {
     for kinds in [
         "Secret",
         "secrets/",
@@ -121,7 +126,8 @@ pub(crate) async fn kinds_that_the_operator_cannot_read_are_refused_by_the_chart
     }
 }
 
-pub(crate) async fn the_icon_is_part_of_the_chart() {
+#[trial]
+async fn the_icon_is_part_of_the_chart() {
     let icon = fs::read(format!("{CHART}/icon.svg")).expect("an icon");
     let icon = serde_json::to_string(&ByteString(icon)).expect("base64");
     let icon = format!("icon: data:image/svg+xml;base64,{}", icon.trim_matches('"'));
@@ -130,7 +136,8 @@ pub(crate) async fn the_icon_is_part_of_the_chart() {
     check("charts/lessor/Chart.yaml", &format!("{}\n", lines.collect::<Vec<_>>().join("\n")));
 }
 
-pub(crate) async fn the_plain_yaml_is_the_rendered_chart() {
+#[trial]
+async fn the_plain_yaml_is_the_rendered_chart() {
     // Without helm there is nobody to run hooks, nor anything that a label of helm's would help.
     let rendered = render(&["--no-hooks", "--skip-tests", "--set", "uninstall.detachFinalizers=false"]).await;
     let head = "# Lessor, for all namespaces: kubectl apply -f lessor.yaml\n\
@@ -181,7 +188,8 @@ fn table(values: &str) -> String {
     table
 }
 
-pub(crate) async fn the_table_in_the_readme_lists_all_values() {
+#[trial]
+async fn the_table_in_the_readme_lists_all_values() {
     let values = fs::read_to_string(format!("{CHART}/values.yaml")).expect("values");
     let readme = fs::read_to_string(format!("{CHART}/README.md")).unwrap_or_default();
     let begin = "<!-- generated from values.yaml -->\n";
@@ -191,7 +199,8 @@ pub(crate) async fn the_table_in_the_readme_lists_all_values() {
     check("charts/lessor/README.md", &expected);
 }
 
-pub(crate) async fn each_value_has_a_line_that_explains_it() {
+#[trial]
+async fn each_value_has_a_line_that_explains_it() {
     let values = fs::read_to_string(format!("{CHART}/values.yaml")).expect("values");
     let table = table(&values);
     for path in ["settings.minTtl", "metrics.rules.lateSeconds", "crds.keep", "resources", "watchNamespaces"]

@@ -3,11 +3,13 @@
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::{Api, api::ListParams};
 use lessor_api::Lease;
+use lessor_kit::trial;
 use serde_json::json;
 
 use crate::release::{Alone, Release, ask, quick, until};
 
-pub(crate) async fn a_fresh_install_serves_the_whole_cluster_and_its_own_test_passes() {
+#[trial(long)]
+async fn a_fresh_install_serves_the_whole_cluster_and_its_own_test_passes() {
     let cluster = Alone::new().await;
     let values = json!({"settings": quick("default")});
     let release = Release::install(&cluster, "lessor", "install-1", values).await;
@@ -28,7 +30,8 @@ pub(crate) async fn a_fresh_install_serves_the_whole_cluster_and_its_own_test_pa
     assert!(denied.is_empty(), "the chart's rights don't suffice: {}", denied[0]);
 }
 
-pub(crate) async fn a_release_for_two_namespaces_serves_both_and_may_nothing_elsewhere() {
+#[trial]
+async fn a_release_for_two_namespaces_serves_both_and_may_nothing_elsewhere() {
     let release = Release::in_namespaces("apart").await;
     let operator = release.primary().await;
     release.map("attached", json!({"lessor.dev/lease": "short"}), &["a"]).await;
@@ -50,7 +53,8 @@ pub(crate) async fn a_release_for_two_namespaces_serves_both_and_may_nothing_els
 }
 
 /// In a dry run, where nothing goes, its own test passes too.
-pub(crate) async fn a_dry_run_is_tested_by_seeing_that_everything_stays() {
+#[trial(long)]
+async fn the_test_of_a_dry_run_expects_that_everything_stays() {
     let cluster = Alone::new().await;
     let mut settings = quick("default");
     settings["dryRun"] = json!(true);

@@ -10,6 +10,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams},
 };
 use lessor_api::{Lease, crd, lease::FINALIZER};
+use lessor_kit::trial;
 use serde_json::{Value, json};
 
 use crate::release::{Alone, CHART, Release, copy_of_chart, kubectl, quick, success, until};
@@ -17,7 +18,8 @@ use crate::release::{Alone, CHART, Release, copy_of_chart, kubectl, quick, succe
 /// A field that an earlier chart's definition lacks.
 const FIELD: &str = "warnBeforeSeconds";
 
-pub(crate) async fn an_upgrade_brings_new_fields_and_a_rollback_keeps_all_leases() {
+#[trial(long)]
+async fn an_upgrade_brings_new_fields_and_a_rollback_keeps_all_leases() {
     let cluster = Alone::new().await;
     let values = json!({"settings": quick("default")});
     // A release of today, and one before it whose definition lacks a field.
@@ -56,8 +58,8 @@ pub(crate) async fn an_upgrade_brings_new_fields_and_a_rollback_keeps_all_leases
     drop(operator);
 }
 
-pub(crate) async fn leases_survive_an_uninstall_can_be_deleted_then_and_are_served_again_by_the_next_install()
-{
+#[trial(long)]
+async fn leases_survive_an_uninstall_can_be_deleted_then_and_are_served_again_by_the_next_install() {
     let cluster = Alone::new().await;
     let values = json!({"settings": quick("default")});
     let release = Release::install(&cluster, "lessor", "lifecycle-2", values).await;
@@ -90,7 +92,8 @@ pub(crate) async fn leases_survive_an_uninstall_can_be_deleted_then_and_are_serv
     drop(operator);
 }
 
-pub(crate) async fn an_uninstall_that_keeps_nothing_leaves_nothing() {
+#[trial(long)]
+async fn an_uninstall_that_keeps_nothing_leaves_nothing() {
     let cluster = Alone::new().await;
     let values = json!({"settings": quick("default"), "crds": {"keep": false}});
     let release = Release::install(&cluster, "lessor", "lifecycle-3", values).await;
@@ -113,7 +116,8 @@ pub(crate) async fn an_uninstall_that_keeps_nothing_leaves_nothing() {
 }
 
 /// Where a release serves single namespaces, its rights are in there too, and go with them, often before the leases.
-pub(crate) async fn a_namespace_that_was_deleted_with_its_leases_is_freed_by_detaching_their_finalizers() {
+#[trial]
+async fn a_namespace_that_was_deleted_with_its_leases_is_freed_by_detaching_their_finalizers() {
     let release = Release::in_namespaces("deleted").await;
     release.with_finalizer("left").await;
     release.leases().delete("left", &DeleteParams::default()).await.expect("a deletion");

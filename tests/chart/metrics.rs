@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use kube::api::{DeleteParams, Patch, PatchParams};
 use lessor_cluster::Process;
+use lessor_kit::trial;
 use serde_json::json;
 
 use crate::release::{Release, ask, until};
@@ -29,7 +30,8 @@ async fn wait_for(operator: &Process, sample: &str, value: f64) {
     .await;
 }
 
-pub(crate) async fn the_counts_are_those_of_what_was_done() {
+#[trial]
+async fn the_counts_are_those_of_what_was_done() {
     let release = Release::in_namespaces("counted").await;
     let operator = release.primary().await;
     let follower = release.operator().await;
@@ -91,7 +93,8 @@ pub(crate) async fn the_counts_are_those_of_what_was_done() {
     assert_eq!(samples["lessor_leases{state=\"Granted\"}"], 1.0);
 }
 
-pub(crate) async fn a_deletion_that_did_not_happen_is_not_counted() {
+#[trial]
+async fn a_deletion_that_did_not_happen_is_not_counted() {
     let release = Release::in_namespaces("undone").await;
     let operator = release.primary().await;
     // It has a finalizer of its own: asked to go, it stays.
@@ -126,7 +129,8 @@ pub(crate) async fn a_deletion_that_did_not_happen_is_not_counted() {
     assert_eq!(samples["lessor_removals_total{what=\"key\"}"], 0.0);
 }
 
-pub(crate) async fn a_missing_right_shows_in_metrics_and_readiness() {
+#[trial]
+async fn a_missing_right_shows_in_metrics_and_readiness() {
     let release = Release::in_namespaces("blind").await;
     // The administrator took a right away.
     let role = format!("{}-lessor", release.namespace);

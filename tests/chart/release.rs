@@ -25,14 +25,13 @@ use lessor_cluster::{
     Cluster, Process, Tool,
     audit::{Entries, Mark},
 };
+use lessor_kit::world::cluster;
 use serde_json::{Map, Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::{Mutex, MutexGuard, OnceCell},
     time::Instant,
 };
-
-use crate::world::cluster;
 
 /// How long a test waits for what must come soon, on a machine that may be slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -3,12 +3,10 @@
 use std::{collections::BTreeSet, fs, process::Command};
 
 use lessor_cluster::Cluster;
+use lessor_kit::{trial, world::cluster};
 use serde_json::{Value, json};
 
-use crate::{
-    release::{CHART, documents, failure, helm, kubectl, make_namespace, render, success},
-    world::cluster,
-};
+use crate::release::{CHART, documents, failure, helm, kubectl, make_namespace, render, success};
 
 /// The sets of values that each test goes through, by name: the defaults, and those in the chart's folder `ci`.
 fn sets() -> Vec<(String, Vec<String>)> {
@@ -21,7 +19,8 @@ fn sets() -> Vec<(String, Vec<String>)> {
     sets
 }
 
-pub(crate) async fn each_set_of_values_lints_renders_and_passes_the_servers_strict_dry_run() {
+#[trial]
+async fn each_set_of_values_lints_renders_and_passes_the_servers_strict_dry_run() {
     let cluster = cluster().await;
     for namespace in ["lessor-system", "one", "two"] {
         make_namespace(cluster, namespace).await;
@@ -62,7 +61,8 @@ async fn apply(cluster: &Cluster, objects: Vec<Value>, how: &[&str]) -> String {
     success(kubectl(cluster, &args).await)
 }
 
-pub(crate) async fn a_wrong_value_is_refused_by_its_name() {
+#[trial]
+async fn a_wrong_value_is_refused_by_its_name() {
     for (set, named) in [
         ("replica=2", "replica"),
         ("settings.minTTL=5s", "minTTL"),
@@ -83,7 +83,8 @@ pub(crate) async fn a_wrong_value_is_refused_by_its_name() {
 }
 
 /// The chart as a dependency, under its own name and under another: `condition` and `global` reach its values, too.
-pub(crate) async fn a_chart_that_includes_this_one_decides_by_a_condition_whether_it_is_rendered() {
+#[trial]
+async fn a_chart_that_includes_this_one_decides_by_a_condition_whether_it_is_rendered() {
     let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("umbrella");
     let _ = fs::remove_dir_all(&directory);
     for (alias, name) in [("", "lessor"), ("    alias: leases\n", "leases")] {
@@ -110,7 +111,8 @@ pub(crate) async fn a_chart_that_includes_this_one_decides_by_a_condition_whethe
 
 /// The scheduler scores no node that lacks the label of any constraint, so that a constraint by zone takes the one by host
 /// out of force where nodes have no zones.
-pub(crate) async fn replicas_prefer_different_nodes_whether_or_not_nodes_have_zones() {
+#[trial]
+async fn replicas_prefer_different_nodes_whether_or_not_nodes_have_zones() {
     let rendered = documents(&render(&[]).await);
     let deployment = rendered.iter().find(|object| object["kind"] == "Deployment").expect("a Deployment");
     let pod = &deployment["spec"]["template"]["spec"];
@@ -150,7 +152,8 @@ fn flags() -> Vec<(String, Option<String>)> {
     flags
 }
 
-pub(crate) async fn each_flag_has_an_environment_variable_and_a_chart_value() {
+#[trial]
+async fn each_flag_has_an_environment_variable_and_a_chart_value() {
     let rendered = documents(
         &render(&[
             "--set",
@@ -206,7 +209,8 @@ const WRONG: [(&str, &str); 19] = [
     ("--otlp-endpoint", "https://collector"),
 ];
 
-pub(crate) async fn a_flags_wrong_value_is_refused_by_its_name() {
+#[trial]
+async fn a_flags_wrong_value_is_refused_by_its_name() {
     let refusal = |args: &[&str], logs: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lessor"));
         command.arg("run").args(args).args(["--kubeconfig", "/nonexistent"]).env("RUST_LOG", logs);
@@ -225,7 +229,8 @@ pub(crate) async fn a_flags_wrong_value_is_refused_by_its_name() {
     }
 }
 
-pub(crate) async fn the_defaults_of_the_chart_are_those_of_the_operator() {
+#[trial]
+async fn the_defaults_of_the_chart_are_those_of_the_operator() {
     let help = Command::new(env!("CARGO_BIN_EXE_lessor")).args(["run", "--help"]).output().expect("help");
     let help = String::from_utf8(help.stdout).expect("text");
     let values: Value =
@@ -259,7 +264,8 @@ fn metrics_in(text: &str) -> BTreeSet<&str> {
     words.filter(|word| word.starts_with("lessor_") || word.starts_with("process_")).collect()
 }
 
-pub(crate) async fn the_dashboard_and_the_alerts_ask_only_for_metrics_that_there_are() {
+#[trial]
+async fn the_dashboard_and_the_alerts_ask_only_for_metrics_that_there_are() {
     use lessor::runtime::metrics::Metrics;
     use lessor_core::{
         index::sources::SourceIndex,

@@ -24,6 +24,11 @@ use lessor_cluster::{
     audit::Entry,
     proxy::{Hold, Proxy},
 };
+use lessor_kit::{
+    requests::Step,
+    trial,
+    world::{PATIENCE, World, heavy},
+};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -32,8 +37,6 @@ use crate::{
     account::{Account, Right, Template, rights, without},
     generated::KINDS,
     release::{documents, render},
-    requests::Step,
-    world::{PATIENCE, heavy, kit},
 };
 
 /// How many operators with a right too few live at once.
@@ -69,7 +72,7 @@ fn use_of(right: &Right) -> Use {
 
 /// What leases and their holders do that takes a right of the operator, again and again.
 struct Life<'a> {
-    world: &'a kit::World,
+    world: &'a World,
     /// The only right that matters; `None`: all.
     lacks: Option<&'a Right>,
     /// The operator's way to the API server, where its writes are to be overtaken.
@@ -228,7 +231,7 @@ fn named(name: &str) -> ObjectMeta {
 }
 
 /// A proxy, and the account's way through it.
-async fn by_proxy(world: &kit::World, account: &Account) -> (Proxy, PathBuf) {
+async fn by_proxy(world: &World, account: &Account) -> (Proxy, PathBuf) {
     let proxy = world.cluster.proxy().await.expect("a proxy");
     let name = format!("{}-by-proxy", world.namespace);
     let kubeconfig = proxy.kubeconfig_with_token(&name, &account.token).expect("a kubeconfig");
@@ -236,15 +239,16 @@ async fn by_proxy(world: &kit::World, account: &Account) -> (Proxy, PathBuf) {
 }
 
 /// What an account asked of the API server.
-fn asked(world: &kit::World, account: &Account) -> Vec<Entry> {
+fn asked(world: &World, account: &Account) -> Vec<Entry> {
     let audit = world.cluster.audit().expect("an audit log");
     let asked = audit.with(&account.user).expect("its entries").by(&account.user);
     asked.filter(|entry| !entry.resource.is_empty()).to_vec()
 }
 
-pub(crate) async fn no_right_is_missing_and_none_is_too_many() {
+#[trial(long)]
+async fn no_right_is_missing_and_none_is_too_many() {
     let _heavy = heavy().await;
-    let world = kit::World::new("rights").await;
+    let world = World::new("rights").await;
     let objects = Template::new(&VALUES).await.objects(&world);
     let given: BTreeSet<Use> = rights(&objects).iter().map(use_of).collect();
     let account = Account::new(&world, &objects).await;
@@ -273,10 +277,11 @@ pub(crate) async fn no_right_is_missing_and_none_is_too_many() {
     assert!(as_they_should_be, "never used: {unused:?}; not given: {missing:?}; {}", operator.log());
 }
 
-pub(crate) async fn without_any_one_of_its_rights_the_operator_is_refused_that_and_nothing_else() {
+#[trial(long)]
+async fn without_any_one_of_its_rights_the_operator_is_refused_that_and_nothing_else() {
     let _heavy = heavy().await;
     let template = Template::new(&VALUES).await;
-    let any = kit::World::new("right").await;
+    let any = World::new("right").await;
     let all = rights(&template.objects(&any)).into_iter().enumerate();
     let number = all.len();
     let start = Instant::now();
@@ -290,7 +295,7 @@ pub(crate) async fn without_any_one_of_its_rights_the_operator_is_refused_that_a
 
 /// An operator that lacks one right: the API server refuses that and nothing else, and the operator says so.
 async fn lives_without(number: usize, right: &Right, template: &Template) -> Result<(), String> {
-    let world = kit::World::new(&format!("without-{number}")).await;
+    let world = World::new(&format!("without-{number}")).await;
     let objects = template.objects(&world);
     // The same right, but it is named after this world, as are some of the objects.
     let lacks = rights(&objects).into_iter().nth(number).expect("a right");
@@ -339,7 +344,8 @@ fn told(args: &[&str]) -> BTreeSet<Right> {
     rights(&documents(&String::from_utf8(told.stdout).expect("text")))
 }
 
-pub(crate) async fn the_charts_rights_are_those_that_the_operator_itself_says_it_needs() {
+#[trial]
+async fn the_charts_rights_equal_the_output_of_lessor_rbac() {
     let follow = "follow.nodes=true,follow.pods=true,follow.coordinationLeases=true";
     let all = KINDS.join(",");
     let kinds = KINDS.iter().copied().chain([all.as_str()]).map(|kinds| {
@@ -362,7 +368,8 @@ pub(crate) async fn the_charts_rights_are_those_that_the_operator_itself_says_it
     }
 }
 
-pub(crate) async fn with_namespaces_the_only_right_in_the_whole_cluster_is_about_the_lessor() {
+#[trial]
+async fn with_namespaces_the_only_right_in_the_whole_cluster_is_about_the_lessor() {
     let mut by_place: BTreeMap<String, BTreeSet<Right>> = BTreeMap::new();
     let nowhere = |right: &Right| Right { place: String::new(), ..right.clone() };
     for right in rights(&documents(&render(&["--set", "watchNamespaces={one,two}"]).await)) {

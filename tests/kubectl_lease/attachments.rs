@@ -5,9 +5,8 @@ use std::time::Duration;
 use futures::future;
 use kube::core::ApiResource;
 use lessor_client::{Error, Grant, LeaseClient, Target};
+use lessor_kit::world::{World, until};
 use serde_json::json;
-
-use crate::world::{World, until};
 
 const NONE: [&str; 0] = [];
 

@@ -2,16 +2,16 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use lessor::runtime::AGENT;
 use lessor_client::{Beat, Error, Grant, HeldLease, KeepAlive, LeaseClient, Lost, Moment, Pace};
 use lessor_cluster::proxy::Proxy;
+use lessor_kit::{
+    world::AGENT,
+    world::{PATIENCE, World, until},
+};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use crate::{
-    rights,
-    world::{PATIENCE, World, until},
-};
+use crate::rights;
 
 const SECOND: Duration = Duration::from_secs(1);
 

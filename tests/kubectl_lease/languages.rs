@@ -10,13 +10,11 @@ use std::{
 
 use k8s_openapi::ByteString;
 use lessor_cluster::{Process, proxy::Proxy};
+use lessor_kit::world::{World, until};
 use serde_json::Value;
 use tokio::time::sleep;
 
-use crate::{
-    plugin::says,
-    world::{World, until},
-};
+use crate::plugin::says;
 
 const TTL: u64 = 6;
 const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/clients");

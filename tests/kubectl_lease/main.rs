@@ -3,9 +3,6 @@
 #![allow(clippy::print_stdout, clippy::expect_used, clippy::unwrap_used, clippy::print_stderr)]
 
 mod attachments;
-#[allow(dead_code, reason = "each test binary uses its part of the kit")]
-#[path = "../e2e/history.rs"]
-mod history;
 mod holders;
 mod languages;
 mod packaging;
@@ -15,6 +12,3 @@ mod rights;
 mod running;
 mod terminal;
 mod transcripts;
-#[allow(dead_code, reason = "each test binary uses its part of the kit")]
-#[path = "../e2e/world.rs"]
-mod world;

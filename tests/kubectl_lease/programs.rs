@@ -1,18 +1,12 @@
 //! The examples: programs in Rust, and in other languages, that hold leases.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{collections::BTreeMap, path::PathBuf, process::Command};
 
 use lessor_cluster::{Process, Tool};
+use lessor_kit::world::{World, until};
 use serde_json::json;
 
-use crate::{
-    plugin::says,
-    world::{World, until},
-};
+use crate::plugin::says;
 
 /// A kubeconfig whose context has the world's namespace, as a developer's has.
 pub(crate) async fn kubeconfig(world: &World) -> PathBuf {
@@ -25,17 +19,8 @@ pub(crate) async fn kubeconfig(world: &World) -> PathBuf {
     kubeconfig
 }
 
-/// An example, built if it isn't.
-fn example(name: &str) -> PathBuf {
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--example", name]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    assert!(build.status().expect("cargo").success());
-    let directory = Path::new(env!("CARGO_BIN_EXE_lessor")).parent().expect("a directory");
-    directory.join("examples").join(name)
-}
-
 async fn start(world: &World, program: &str, args: &[&str]) -> Process {
-    let mut command = Command::new(example(program));
+    let mut command = Command::new(lessor_kit::program::example(program));
     command.env("KUBECONFIG", kubeconfig(world).await).args(args);
     world.cluster.spawn(&command, program).expect("it starts")
 }

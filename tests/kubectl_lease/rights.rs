@@ -7,8 +7,7 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams},
 };
-
-use crate::world::{World, until};
+use lessor_kit::world::{World, until};
 
 /// Resources, with or without group, and verbs. No group: leases are meant.
 pub(crate) type Rules<'a> = &'a [(&'a str, &'a [&'a str])];

@@ -7,13 +7,11 @@ use std::{
     time::Duration,
 };
 
+use lessor_kit::world::{World, until};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::{
-    plugin::{background, command, lease, run, says},
-    world::{World, until},
-};
+use crate::plugin::{background, command, lease, run, says};
 
 /// Whether a process is there that isn't dead.
 fn lives(pid: &str) -> bool {

@@ -8,15 +8,13 @@ use std::{
     time::Duration,
 };
 
+use lessor_kit::world::{World, until};
 use parking_lot::Mutex;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::json;
 use tokio::process::Child;
 
-use crate::{
-    plugin::command,
-    world::{World, until},
-};
+use crate::plugin::command;
 
 /// A command on a terminal, and somebody in front of it.
 struct Terminal {

@@ -3,9 +3,10 @@
 use std::{path::PathBuf, process::Command, time::Duration};
 
 use lessor_cluster::{Process, Tool};
+use lessor_kit::world::World;
 use trycmd::{TestCases, schema::Bin};
 
-use crate::{plugin::kubectl_with_plugins, programs::kubeconfig, world::World};
+use crate::{plugin::kubectl_with_plugins, programs::kubeconfig};
 
 /// A world as somebody finds it who has installed everything.
 struct Installed {

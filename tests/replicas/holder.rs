@@ -5,14 +5,13 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client, api::Patch};
 use lessor_api::{Lease, lease::ENDED_MESSAGE, time};
+use lessor_kit::world::{World, holder};
 use serde_json::json;
 use tokio::{
     sync::watch,
     task::JoinHandle,
     time::{Instant, sleep_until, timeout},
 };
-
-use crate::world::{World, holder};
 
 /// How long a holder waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -4,13 +4,11 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use lessor_api::{Lease, Recorded};
+use lessor_kit::{trial, world::attached};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::{
-    replicas::{PATIENCE, Replicas, Way, shared, within},
-    world::attached,
-};
+use crate::replicas::{PATIENCE, Replicas, Way, shared, within};
 
 const TTL: Duration = Duration::from_secs(12);
 /// Longer than its sender waits.
@@ -21,7 +19,8 @@ fn granted(lease: &Lease) -> Option<(Timestamp, Timestamp)> {
     Some((lease.status.as_ref()?.grant_time.as_ref()?.0, Recorded::read(lease).granted?))
 }
 
-pub(crate) async fn a_grant_that_arrives_when_its_sender_is_dead_counts_from_then() {
+#[trial]
+async fn a_grant_that_arrives_when_its_sender_is_dead_counts_from_then() {
     let mut replicas = Replicas::none_on(shared().await, "late-grant").await;
     replicas.add(Way::Proxied, &[]).await;
     replicas.wait_ready().await;
@@ -50,7 +49,8 @@ pub(crate) async fn a_grant_that_arrives_when_its_sender_is_dead_counts_from_the
     assert_eq!(figures.expired, 1, "{figures}");
 }
 
-pub(crate) async fn what_is_said_of_a_late_grant_is_corrected_and_what_is_recorded_stays() {
+#[trial]
+async fn the_published_expiry_of_a_late_grant_is_corrected_and_its_record_stays() {
     let mut replicas = Replicas::none_on(shared().await, "corrected").await;
     replicas.add(Way::Proxied, &[]).await;
     replicas.wait_ready().await;

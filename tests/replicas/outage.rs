@@ -9,6 +9,7 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 use lessor_cluster::{Cluster, proxy::Faults};
+use lessor_kit::trial;
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -23,7 +24,8 @@ const TTL: Duration = Duration::from_secs(15);
 const HELD: usize = 10;
 const LEFT: usize = 5;
 
-pub(crate) async fn no_lease_ends_while_the_api_server_is_stopped() {
+#[trial(long)]
+async fn no_lease_ends_while_the_api_server_is_stopped() {
     outage("away", Duration::from_secs(60), async |cluster, length| {
         let server = cluster.api_server().expect("an API server");
         // In order at first: it accepts no connection any more, and waits for the watches to end, up to a minute.
@@ -41,7 +43,8 @@ pub(crate) async fn no_lease_ends_while_the_api_server_is_stopped() {
     .await;
 }
 
-pub(crate) async fn no_lease_ends_while_the_api_server_hangs() {
+#[trial(long)]
+async fn no_lease_ends_while_the_api_server_hangs() {
     outage("hung", Duration::from_secs(30), async |cluster, length| {
         let server = cluster.api_server().expect("an API server");
         server.pause().expect("it is paused");
@@ -54,7 +57,8 @@ pub(crate) async fn no_lease_ends_while_the_api_server_hangs() {
     .await;
 }
 
-pub(crate) async fn no_lease_ends_while_the_api_server_cannot_write() {
+#[trial(long)]
+async fn no_lease_ends_while_the_api_server_cannot_write() {
     outage("full", Duration::from_secs(40), async |cluster, length| {
         let from = fill(cluster).await;
         sleep(length).await;
@@ -66,7 +70,8 @@ pub(crate) async fn no_lease_ends_while_the_api_server_cannot_write() {
 }
 
 /// Followers write nothing before they take over, so of such an outage that is over by then they know from the primary.
-pub(crate) async fn followers_hold_what_the_primary_held_while_the_api_server_could_not_write() {
+#[trial(long)]
+async fn followers_adopt_the_pause_of_the_primary_when_the_api_server_cannot_write() {
     let cluster = OwnCluster::start().await;
     let replicas = Replicas::three_on(cluster.0, "full-shortly", Way::Direct).await;
     replicas.config_map("left", json!({"lessor.dev/lease": "left"}), &["a"]).await;
@@ -166,7 +171,8 @@ async fn outage(
     assert_eq!(figures.expired, LEFT);
 }
 
-pub(crate) async fn a_replica_that_is_cut_off_alone_ends_nothing_early_and_little_late() {
+#[trial(long)]
+async fn a_disconnected_replica_ends_no_lease_early_and_none_much_later() {
     const CUT: Duration = Duration::from_secs(10);
     let replicas = Replicas::three("cut", Way::Proxied).await;
     let primary = replicas.primary_now().await;
@@ -212,7 +218,8 @@ pub(crate) async fn a_replica_that_is_cut_off_alone_ends_nothing_early_and_littl
 
 /// An API server that takes long for each request is not away: if it were taken for that, nothing would end as long as the
 /// primary has anything to write.
-pub(crate) async fn leases_end_though_each_answer_takes_more_than_a_second() {
+#[trial(long)]
+async fn leases_end_even_if_each_response_takes_more_than_a_second() {
     const SLOW: Duration = Duration::from_millis(1500);
     const HELD: usize = 60;
     const TTL: Duration = Duration::from_secs(20);
@@ -249,7 +256,8 @@ pub(crate) async fn leases_end_though_each_answer_takes_more_than_a_second() {
 
 /// A proxy between the replicas and the API server that cuts connections on which nothing was said for a while, sooner than
 /// watches show that they live.
-pub(crate) async fn a_lease_ends_though_idle_connections_are_cut_again_and_again() {
+#[trial]
+async fn a_lease_ends_even_if_idle_connections_are_cut_again_and_again() {
     const IDLE: Duration = Duration::from_secs(8);
     const TTL: Duration = Duration::from_secs(20);
     let mut replicas = Replicas::none_on(shared().await, "idle").await;

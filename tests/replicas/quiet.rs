@@ -3,15 +3,14 @@
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
+use lessor_kit::{trial, world::PATIENCE};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::{
-    replicas::{LEASE_DURATION, Replicas, Way, shared, within},
-    world::PATIENCE,
-};
+use crate::replicas::{LEASE_DURATION, Replicas, Way, shared, within};
 
-pub(crate) async fn at_rest_nobody_writes() {
+#[trial(long)]
+async fn idle_replicas_write_nothing() {
     const LEASES: usize = 1000;
     let mut replicas = Replicas::none_on(shared().await, "rest").await;
     for _ in 0..3 {
@@ -65,7 +64,8 @@ pub(crate) async fn at_rest_nobody_writes() {
     assert_eq!((figures.granted, figures.primaries.len()), (LEASES, 1));
 }
 
-pub(crate) async fn replicas_with_different_settings_do_not_fight() {
+#[trial]
+async fn replicas_with_different_settings_do_not_fight() {
     let mut replicas = Replicas::none_on(shared().await, "settings").await;
     replicas.add(Way::Direct, &["--min-ttl", "8s", "--max-ttl", "60s"]).await;
     replicas.wait_ready().await;

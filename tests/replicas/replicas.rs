@@ -21,12 +21,11 @@ use lessor_cluster::{
     audit::{Entries, Level},
     proxy::Proxy,
 };
+use lessor_kit::world::{World, install_crds};
 use serde_json::{Value, json};
 use tokio::{sync::OnceCell, time::Instant};
 
-use crate::world::{World, install_crds};
-
-pub(crate) use crate::world::PATIENCE;
+pub(crate) use lessor_kit::world::PATIENCE;
 
 /// The replicas' `--lease-duration`.
 pub(crate) const LEASE_DURATION: Duration = Duration::from_secs(5);
@@ -115,7 +114,7 @@ impl Replicas {
     }
 
     fn spawn(&self, index: usize, kubeconfig: &Path, args: &[String]) -> Process {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_lessor"));
+        let mut command = Command::new(lessor_kit::program::operator());
         command.args(["run", "--namespace", &self.namespace, "--lessor", &self.lessor]);
         command.arg("--identity").arg(format!("r{index}")).arg("--kubeconfig").arg(kubeconfig).args(args);
         // What an argument doesn't say, the environment does.

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use lessor_kit::trial;
 use serde_json::json;
 use tokio::time::{Instant, interval};
 
 use crate::replicas::{LEASE_DURATION, Replicas, Way, shared};
 
-pub(crate) async fn a_lease_that_nobody_renews_ends_in_time_under_a_rolling_restart() {
+#[trial(long)]
+async fn a_lease_without_renewals_ends_in_time_under_a_rolling_restart() {
     const RESTARTS: usize = 9;
     const EVERY: Duration = Duration::from_secs(20);
     const TTL: Duration = Duration::from_secs(60);

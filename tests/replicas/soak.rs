@@ -7,6 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::{ResourceExt, api::ListParams};
 use lessor_api::attachment::LEASE_ANNOTATION;
 use lessor_cluster::proxy::Faults;
+use lessor_kit::trial;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -23,7 +24,8 @@ const GENERATION: Duration = Duration::from_secs(60);
 /// How long there is peace between two incidents.
 const PEACE: Duration = Duration::from_secs(10);
 
-pub(crate) async fn leases_come_and_go_while_everything_breaks_again_and_again() {
+#[trial(ignored)]
+async fn leases_come_and_go_while_everything_breaks_again_and_again() {
     let minutes: u64 = std::env::var("SOAK_MINUTES").ok().and_then(|text| text.parse().ok()).unwrap_or(10);
     let until = Instant::now() + Duration::from_secs(60 * minutes);
     let cluster = OwnCluster::start().await;

@@ -5,6 +5,7 @@ use std::{ops::Range, time::Duration};
 use futures::{StreamExt, stream};
 use kube::api::ListParams;
 use lessor_cluster::proxy::Faults;
+use lessor_kit::trial;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -28,7 +29,8 @@ const IN_STORM: usize = 200;
 const HELD: usize = 20;
 const KEYS: usize = 10;
 
-pub(crate) async fn a_thousand_leases_expire_through_faulty_networks_and_nothing_else_goes() {
+#[trial(long)]
+async fn a_thousand_leases_expire_through_faulty_networks_and_nothing_else_goes() {
     let mut replicas = Replicas::none_on(shared().await, "storm").await;
     for _ in 0..3 {
         replicas.add(Way::Proxied, &["--concurrency", "48", "--event-rate", "1", "--status-rate", "5"]).await;

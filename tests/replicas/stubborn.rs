@@ -13,15 +13,16 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use lessor_api::Lease;
+use lessor_kit::{trial, world::holder};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::{
-    replicas::{LEASE_DURATION, PATIENCE, Replicas, Way, between, terms_since_the_first, wall, within},
-    world::holder,
+use crate::replicas::{
+    LEASE_DURATION, PATIENCE, Replicas, Way, between, terms_since_the_first, wall, within,
 };
 
-pub(crate) async fn a_lease_that_cannot_end_or_be_released_does_not_change_the_primary() {
+#[trial]
+async fn a_lease_that_cannot_end_or_be_released_does_not_change_the_primary() {
     const WATCHED: Duration = Duration::from_secs(30);
     let replicas = Replicas::three("stubborn", Way::Direct).await;
     let before = replicas.status().await.expect("a status");
@@ -74,7 +75,8 @@ pub(crate) async fn a_lease_that_cannot_end_or_be_released_does_not_change_the_p
 }
 
 /// A webhook that doesn't answer is an error of the API server, and one lease's alone.
-pub(crate) async fn a_lease_whose_writes_fail_keeps_no_other_from_ending() {
+#[trial]
+async fn a_lease_whose_writes_fail_delays_no_other() {
     let replicas = Replicas::three("webhook", Way::Direct).await;
     let before = replicas.status().await.expect("a status");
     let name = format!("dead-{}", replicas.namespace);
@@ -151,7 +153,8 @@ async fn deny_status(replicas: &Replicas, names: &[&str]) {
     .await;
 }
 
-pub(crate) async fn an_absurd_term_is_reported_and_locks_nobody_out() {
+#[trial]
+async fn an_absurd_term_is_reported_and_blocks_no_replica() {
     let replicas = Replicas::three("absurd", Way::Direct).await;
     let primary = replicas.primary_now().await;
     let first = replicas.status().await.expect("a status").term;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use kube::api::DeleteParams;
+use lessor_kit::trial;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -13,7 +14,8 @@ use crate::{
     },
 };
 
-pub(crate) async fn a_killed_primary_is_replaced_within_a_lease_duration_and_no_deadline_moves() {
+#[trial]
+async fn a_killed_primary_is_replaced_within_a_lease_duration_and_no_deadline_moves() {
     let replicas = Replicas::three("killed", Way::Direct).await;
     let primary = replicas.primary_now().await;
     replicas.config_map("with-due", json!({"lessor.dev/lease": "due"}), &["a"]).await;
@@ -44,7 +46,8 @@ pub(crate) async fn a_killed_primary_is_replaced_within_a_lease_duration_and_no_
     assert!(later.iter().all(|late| *late < replicas.noise()), "a deadline has moved: {later:?}");
 }
 
-pub(crate) async fn a_primary_that_stops_in_order_is_replaced_at_once() {
+#[trial]
+async fn a_primary_that_stops_in_order_is_replaced_at_once() {
     let mut replicas = Replicas::three("stopped", Way::Direct).await;
     let mut took = Vec::new();
     for round in 0..3 {
@@ -68,7 +71,8 @@ pub(crate) async fn a_primary_that_stops_in_order_is_replaced_at_once() {
     assert!(figures.late(1.0) < replicas.noise(), "{figures}");
 }
 
-pub(crate) async fn a_primary_that_was_paused_does_nothing_wrong_when_it_wakes_up() {
+#[trial]
+async fn a_primary_that_resumes_after_a_pause_does_nothing_wrong() {
     let mut replicas = Replicas::none_on(shared().await, "paused").await;
     replicas.add(Way::Proxied, &[]).await;
     replicas.wait_ready().await;

@@ -185,7 +185,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Whether the operator may have removed what this request removes; an error says why not.
+    /// Whether the operator may have removed what this request removes; an error has the reason why not.
     fn removal(&mut self, request: &Request) -> Result<(), String> {
         let whole = match request.verb.as_str() {
             "delete" => true,

@@ -1,4 +1,4 @@
-//! A write and its answer, as the checker sees it.
+//! A write and its response, as the checker reads them.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Made-up logs, each of which breaks one promise (or none), and what the checker says of them.
+//! Made-up logs, each of which breaks one promise (or none), and what the checker reports of them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{Checker, Promise, Report, Request};
 
 const OPERATOR: &str = "lessor-0";
 
-/// An API server that stores whatever it is told, and a log of it.
+/// An API server that stores every write, and its log.
 #[derive(Default)]
 struct Log {
     now: Duration,
@@ -370,7 +370,7 @@ fn a_revoke_may_come_at_any_time() {
 }
 
 #[test]
-fn a_renewal_that_was_refused_binds_nobody() {
+fn a_refused_renewal_moves_no_deadline() {
     let mut log = Log::default();
     log.grant("a", json!({"ttlSeconds": 5}));
     log.sleep(4.0);

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_says_what_go_is_at() {
+    fn progress_shows_what_go_does() {
         assert_eq!(progress("go: downloading a v1\ngo: downloading b v1\n"), "2 modules fetched");
         assert_eq!(
             progress("go: downloading a v1\nk8s.io/api\nk8s.io/b\n"),

@@ -153,7 +153,7 @@ async fn the_controller_manager_empties_deleted_namespaces() -> Result<(), Error
 }
 
 #[tokio::test]
-async fn a_server_that_fails_says_why() {
+async fn the_error_of_a_failed_server_contains_its_log() {
     let error = Cluster::builder()
         .api_server_args(["--no-such-flag"])
         .start()

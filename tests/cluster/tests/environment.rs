@@ -58,7 +58,7 @@ fn assets_come_first_then_the_directory_of_assets() {
 }
 
 #[test]
-fn missing_go_is_said_with_the_way_out() {
+fn an_error_about_missing_go_explains_how_to_install_it() {
     let empty = tempfile::tempdir().expect("a directory");
     let path = path_with_sh_only(empty.path());
     let said = rerun("find_kubectl", &[("LESSOR_CLUSTER_CACHE", empty.path().into()), ("PATH", path)]);

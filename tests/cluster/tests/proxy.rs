@@ -49,7 +49,7 @@ async fn a_request_is_held_until_it_is_released() -> Result<(), Error> {
 }
 
 #[tokio::test]
-async fn an_answer_is_held_after_the_deed() -> Result<(), Error> {
+async fn a_response_is_held_after_its_request_was_executed() -> Result<(), Error> {
     let (proxy, through, past) = proxied().await?;
     let hold = proxy.hold_answer(|request| request.method == "POST");
     let creation =
@@ -64,7 +64,7 @@ async fn an_answer_is_held_after_the_deed() -> Result<(), Error> {
 }
 
 #[tokio::test]
-async fn a_held_request_arrives_though_its_client_is_gone() -> Result<(), Error> {
+async fn a_held_request_arrives_even_if_its_client_is_gone() -> Result<(), Error> {
     let (proxy, through, past) = proxied().await?;
     let hold = proxy.hold_request(|request| request.method == "POST");
     let creation =

@@ -1,4 +1,4 @@
-//! The model as the model checker wants it, and what it is asked.
+//! The model in the form that the model checker needs, and the properties that it checks.
 
 use std::{fmt, time::Duration};
 
@@ -53,7 +53,7 @@ impl Scenario {
         world.with(self.budget)
     }
 
-    /// Explores up to so many states (0: all of them), and says what came of it.
+    /// Explores up to so many states (0: all of them), and returns the result.
     pub fn explore(self, states: usize) -> Found {
         let start = Instant::now();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -101,7 +101,7 @@ pub struct Found {
     pub unshown: Vec<&'static str>,
 }
 
-/// A run that breaks a promise. Shown, it takes a line for each departure.
+/// A run that breaks a promise. Printed, it has a line for each departure.
 #[derive(Debug)]
 pub struct Broken {
     /// Which.

@@ -64,7 +64,7 @@ impl Outage {
 pub enum How {
     /// Connections broke.
     Away,
-    /// Connections stayed, so that only silence told.
+    /// Connections stayed open, so that only missing responses showed the outage.
     Silent,
     /// All was as ever, but that nothing could be written.
     Full,
@@ -108,7 +108,7 @@ pub struct History {
     pub outages: Vec<Outage>,
     /// The first promise that was broken.
     pub broken: Option<(Promise, String)>,
-    /// What has happened at all, so that a run that shows nothing can be told.
+    /// What has happened at all, so that a run that checks nothing is recognised.
     pub seen: WatchHealth,
 }
 
@@ -142,7 +142,7 @@ impl History {
         }
     }
 
-    /// Somebody made a lease.
+    /// A user made a lease.
     pub fn created(&mut self, name: &'static str, follows: bool, server: &Server) {
         if let Some(uid) = uid_of(server, name) {
             self.lives.insert(uid, Life { name, follows, ..Life::default() });

@@ -26,7 +26,7 @@ use crate::{
     world::{TICK, is_write, time},
 };
 
-/// What all replicas are told: everything is a tick or two.
+/// The settings of all replicas: everything is a tick or two.
 fn settings(identity: &str) -> Settings {
     Settings {
         identity: identity.to_owned(),
@@ -51,22 +51,22 @@ pub struct Seat {
     pub born: u32,
     replica: Box<Core>,
     clock: LeaseClock,
-    /// The newest version that a watch has shown.
+    /// The newest version that a watch has delivered.
     newest: u64,
     date: Option<(Timestamp, Duration)>,
     kind: Arc<Kind>,
     /// Its watches, in the order of [`Stream::ALL`].
     pub watches: [Watch; 4],
-    /// The heartbeat that it wants to watch.
+    /// The heartbeat that it is to watch.
     pub looks_out: Option<SourceWatch>,
     /// What it has asked and waits for.
     pub asked: BTreeMap<Ticket, Asked>,
-    /// When the replica wants to act again if nothing happens before.
+    /// When the replica is to act again if nothing happens before.
     wakes: Option<Duration>,
     hash_state: u64,
 }
 
-/// [`Replica`], which has too much in it to be shown.
+/// [`Replica`], which holds too much to be printed.
 #[derive(Clone)]
 struct Core(Replica);
 
@@ -206,7 +206,7 @@ impl Seat {
         given_up
     }
 
-    /// Lets the replica act if it wants to be woken up by now, or if what it waits for comes too late.
+    /// Lets the replica act if its time to wake up has come, or if what it waits for comes too late.
     pub fn wake(&mut self, now: u32) -> Vec<Asked> {
         let mono = self.mono(now);
         let late: Vec<Ticket> =
@@ -373,10 +373,10 @@ impl Seat {
     }
 }
 
-/// The watches whose silence says that holders can't renew.
+/// The watches whose silence means that holders can't renew.
 const OURS: [Stream; 2] = [Stream::Lessor, Stream::LeaseIndex];
 
-/// What the clock knows the request as that opens a watch.
+/// The id by which the clock knows the request that opens a watch.
 fn opening(stream: Stream) -> u64 {
     stream as u64
 }

@@ -29,7 +29,7 @@ pub const NAMESPACE: &str = "shop";
 pub const HEART: &str = "heart";
 /// The name of the `Lessor`.
 pub const LESSOR: &str = "default";
-/// Whoever renews.
+/// The holders.
 const HOLDER: &str = "holder";
 
 /// What the server checks; the real one checks all of it. A model with a rule less shows that the rule is needed.
@@ -76,7 +76,7 @@ pub enum News {
     Map(Arc<Stored<ObjectMeta>>, bool),
     /// The heartbeat, and whether it is still there.
     Heart(Arc<Stored<SourceState>>, bool),
-    /// Everything has been shown: these.
+    /// The list is complete: these objects.
     All(Box<[&'static str]>),
     /// The watch goes on where it broke.
     Resumed,
@@ -129,7 +129,7 @@ impl Hash for Server {
 /// What came of a request: the answer, and what changed.
 #[derive(Debug)]
 pub struct Done {
-    /// For whoever asked.
+    /// For the client that asked.
     pub answer: Response,
     /// For those who watch.
     pub news: Option<News>,
@@ -322,7 +322,7 @@ impl Server {
 
     // --- Holders and others ------------------------------------------------------------------------------------
 
-    /// Somebody makes a lease, perhaps one that follows the heartbeat.
+    /// A user makes a lease, perhaps one that follows the heartbeat.
     pub fn create_lease(
         &mut self,
         name: &'static str,
@@ -356,14 +356,14 @@ impl Server {
         self.store_lease(name, lease).news
     }
 
-    /// Somebody changes something of a lease that means nothing.
+    /// A user changes something of a lease that means nothing.
     pub fn enqueue_lease(&mut self, name: &'static str) -> Option<News> {
         let mut lease = self.leases.get(name)?.object.clone();
         lease.metadata.labels.get_or_insert_default().insert("v".to_owned(), self.version.to_string());
         self.store_lease(name, lease).news
     }
 
-    /// Somebody deletes a lease.
+    /// A user deletes a lease.
     pub fn revoke(&mut self, name: &'static str, now: Timestamp) -> Option<News> {
         let lease = self.leases.get(name)?.object.clone();
         self.delete_lease(name, lease, now).news
@@ -389,7 +389,7 @@ impl Server {
         News::Heart(heart, true)
     }
 
-    /// Somebody deletes the heartbeat.
+    /// A user deletes the heartbeat.
     pub fn drop_heart(&mut self) -> Option<News> {
         let mut heart = self.heart.take()?.object.clone();
         self.version += 1;
@@ -397,7 +397,7 @@ impl Server {
         Some(News::Heart(stored_heart(heart), false))
     }
 
-    /// Somebody makes a ConfigMap, or another of that name in its place, with these annotations.
+    /// A user makes a ConfigMap, or another of that name in its place, with these annotations.
     pub fn create_map(&mut self, name: &'static str, annotations: BTreeMap<String, String>) -> Vec<News> {
         let mut news: Vec<News> = Vec::new();
         if let Some(mut old) = self.maps.get(name).map(|old| old.object.clone()) {
@@ -416,7 +416,7 @@ impl Server {
         news
     }
 
-    /// Somebody gives a ConfigMap these annotations, or changes only its data.
+    /// A user gives a ConfigMap these annotations, or changes only its data.
     pub fn edit_map(
         &mut self,
         name: &'static str,
@@ -429,7 +429,7 @@ impl Server {
         self.store_map(name, map).news
     }
 
-    /// Somebody deletes our `Lessor`.
+    /// A user deletes our `Lessor`.
     pub fn drop_lessor(&mut self) -> Option<News> {
         let mut lessor = self.lessor.take()?.object.clone();
         self.version += 1;

@@ -1,7 +1,7 @@
 //! The world: what may happen next, and what comes of it.
 //!
 //! Left alone, everything happens at once and in one order: [`Action::Proceed`]. A run departs from that a limited number of
-//! times: by a [fault](Fault), of which a [budget](Budget) allows so many, or because somebody [changes](Edit) something.
+//! times: by a [fault](Fault), of which a [budget](Budget) allows so many, or because a user [changes](Edit) something.
 //! Departures may come at any step, and what is stuck comes through at any later one, so to explore the world is to try
 //! every run with so many departures.
 
@@ -41,7 +41,7 @@ pub fn time(now: u32) -> Timestamp {
 pub struct Budget {
     /// Things that break.
     pub faults: u8,
-    /// Things that somebody changes.
+    /// Things that users change.
     pub edits: u8,
     /// When a run is over, in ticks.
     pub ends: u32,
@@ -73,7 +73,7 @@ pub enum Fault {
     Pause(usize),
     /// This replica can't reach the API server.
     Isolate(usize),
-    /// Nobody can reach the API server.
+    /// No client can reach the API server.
     Outage,
     /// The API server does nothing; connections stay.
     Hang,
@@ -81,14 +81,14 @@ pub enum Fault {
     Full,
 }
 
-/// Somebody changes something.
+/// A user changes something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Edit {
     /// A holder renews its lease.
     Renew(&'static str),
-    /// Somebody deletes a lease.
+    /// A user deletes a lease.
     Revoke(&'static str),
-    /// Somebody labels a lease.
+    /// A user labels a lease.
     Touch(&'static str),
     /// A lease is made (anew).
     Create(&'static str),
@@ -100,11 +100,11 @@ pub enum Edit {
     Change,
     /// The ConfigMap is deleted and made anew, attached to this lease.
     Replace(&'static str),
-    /// Somebody deletes our `Lessor`.
+    /// A user deletes our `Lessor`.
     DropLessor,
     /// The heart beats; if it isn't there it is made.
     Beat,
-    /// Somebody deletes the heartbeat.
+    /// A user deletes the heartbeat.
     DropHeart,
 }
 
@@ -115,7 +115,7 @@ pub enum Action {
     Proceed,
     /// Something breaks.
     Fault(Fault),
-    /// Somebody changes something.
+    /// A user changes something.
     Edit(Edit),
     /// What was stuck comes through.
     Release(usize, What),
@@ -135,7 +135,7 @@ enum NamespacedName {
     Up(Arc<Seat>),
     /// It stands still since then.
     Paused(Arc<Seat>, u32),
-    /// Nobody is there since then.
+    /// No process runs since then.
     Down(u32),
 }
 
@@ -294,7 +294,7 @@ impl World {
         }
     }
 
-    /// Whether this replica's requests are refused, and whether they find nobody who answers.
+    /// Whether this replica's requests are refused, and whether they get no response at all.
     fn reach(&self, number: usize) -> (bool, bool) {
         let hit = self.weather.filter(|weather| weather.whom.is_none_or(|whom| whom == number));
         let is = |how| hit.is_some_and(|weather| weather.how == how);

@@ -3,20 +3,24 @@
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
+use lessor_kit::{
+    history::Spread,
+    trial,
+    world::{World, heavy, until},
+};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::{
-    history::Spread,
-    sources::{ALL, Heartbeat, check, followed, following, late_after, late_after_most, wait_following},
-    world::{World, heavy, until},
+use super::sources::{
+    ALL, Heartbeat, check, followed, following, late_after, late_after_most, wait_following,
 };
 
 fn node(world: &World) -> Value {
     json!({"node": {"name": world.namespace}})
 }
 
-pub(crate) async fn a_thousand_leases_follow_one_heartbeat_at_no_request_and_end_in_time_when_it_stops() {
+#[trial]
+async fn a_thousand_leases_follow_one_heartbeat_at_no_request_and_end_in_time_when_it_stops() {
     const MANY: usize = 1000;
     let _alone = heavy().await;
     let world = World::new("thousand").await;
@@ -41,11 +45,11 @@ pub(crate) async fn a_thousand_leases_follow_one_heartbeat_at_no_request_and_end
     })
     .await;
 
-    let (mark, nodes) = (world.mark(), world.audit_of_node(world.mark()));
+    let (mark, nodes) = (world.mark(), reads_of_node(&world, world.mark()));
     assert_eq!(nodes, 0);
     sleep(Duration::from_secs(25)).await;
     let asked = world.asked(mark);
-    assert_eq!(asked.requests() + world.audit_of_node(mark), 0, "{asked}");
+    assert_eq!(asked.requests() + reads_of_node(&world, mark), 0, "{asked}");
     let left = world.leases().list_metadata(&Default::default()).await.expect("leases").items.len();
     assert_eq!(left, MANY, "nobody ends");
 
@@ -56,7 +60,7 @@ pub(crate) async fn a_thousand_leases_follow_one_heartbeat_at_no_request_and_end
     // A thousand at once, on a machine that has other things to do.
     let more = Duration::from_secs(30);
     let late = Spread::of(lives.iter().map(|life| late_after_most(&world, life, last, more)));
-    let read = world.audit_of_node(mark);
+    let read = reads_of_node(&world, mark);
     world.print(format_args!(
         "{MANY} leases ended {late} after the TTL; their heartbeat was read {read} times"
     ));
@@ -64,7 +68,8 @@ pub(crate) async fn a_thousand_leases_follow_one_heartbeat_at_no_request_and_end
     check(&world);
 }
 
-pub(crate) async fn a_heartbeat_that_is_deleted_and_made_anew_is_followed_again() {
+#[trial]
+async fn a_heartbeat_that_is_deleted_and_made_anew_is_followed_again() {
     let world = World::new("anew").await;
     let mut heart = Heartbeat::new(&world, &world.namespace, "heart");
     heart.create().await;
@@ -88,7 +93,8 @@ pub(crate) async fn a_heartbeat_that_is_deleted_and_made_anew_is_followed_again(
     check(&world);
 }
 
-pub(crate) async fn a_heartbeat_that_comes_late_is_followed_once_it_is_there() {
+#[trial]
+async fn a_heartbeat_that_comes_late_is_followed_once_it_is_there() {
     let world = World::new("late").await;
     let _operator = world.primary(&ALL).await;
     for name in ["waits", "gives-up"] {
@@ -98,7 +104,7 @@ pub(crate) async fn a_heartbeat_that_comes_late_is_followed_once_it_is_there() {
     wait_following(&world, "waits", "SourceMissing").await;
     // The TTL runs from the grant.
     world.wait_gone("gives-up").await;
-    world.print_lateness("gives-up");
+    world.assert_punctual("gives-up");
     let heart = Heartbeat::of_node(&world);
     heart.create().await;
     let lease = wait_following(&world, "waits", "SourceAlive").await;
@@ -107,7 +113,8 @@ pub(crate) async fn a_heartbeat_that_comes_late_is_followed_once_it_is_there() {
     check(&world);
 }
 
-pub(crate) async fn a_beat_that_no_watch_has_shown_yet_counts() {
+#[trial]
+async fn a_beat_counts_before_its_watch_event_arrives() {
     const TTL: Duration = Duration::from_secs(6);
     let world = World::new("unshown").await;
     let heart = Heartbeat::of_node(&world);
@@ -137,7 +144,8 @@ pub(crate) async fn a_beat_that_no_watch_has_shown_yet_counts() {
     check(&world);
 }
 
-pub(crate) async fn renewals_by_hand_count_beside_the_heartbeat() {
+#[trial]
+async fn renewals_by_hand_count_beside_the_heartbeat() {
     let world = World::new("byhand").await;
     let heart = Heartbeat::of_node(&world);
     heart.create().await;
@@ -149,11 +157,12 @@ pub(crate) async fn renewals_by_hand_count_beside_the_heartbeat() {
         world.renew("lease").await.expect("a renewal");
     }
     world.wait_gone("lease").await;
-    world.print_lateness("lease");
+    world.assert_punctual("lease");
     check(&world);
 }
 
-pub(crate) async fn another_source_renews_nothing_by_itself() {
+#[trial]
+async fn another_source_renews_nothing_by_itself() {
     let world = World::new("another").await;
     let _operator = world.primary(&ALL).await;
     world.granted("lease", json!({"ttlSeconds": 6})).await;
@@ -166,18 +175,15 @@ pub(crate) async fn another_source_renews_nothing_by_itself() {
         .await
         .expect("a change");
     world.wait_gone("lease").await;
-    world.print_lateness("lease");
+    world.assert_punctual("lease");
     check(&world);
 }
 
-/// What the world says about its node.
-impl World {
-    /// How often its node's heartbeat was read since then.
-    fn audit_of_node(&self, since: lessor_cluster::audit::Mark) -> usize {
-        let entries = self.cluster.audit().expect("an audit log").since(since).expect("its entries");
-        let entries = entries.agent(lessor::runtime::AGENT);
-        entries
-            .filter(|entry| entry.name == self.namespace && entry.verb == "get" && entry.resource == "leases")
-            .requests()
-    }
+/// How often the heartbeat of a world's node was read since then.
+fn reads_of_node(world: &World, since: lessor_cluster::audit::Mark) -> usize {
+    let entries = world.cluster.audit().expect("an audit log").since(since).expect("its entries");
+    let entries = entries.agent(lessor_kit::world::AGENT);
+    entries
+        .filter(|entry| entry.name == world.namespace && entry.verb == "get" && entry.resource == "leases")
+        .requests()
 }

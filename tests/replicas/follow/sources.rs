@@ -15,13 +15,12 @@ use kube::{
 };
 use lessor_api::{Lease, lease::condition, time};
 use lessor_checker::{Checker, Promise, Request};
-use serde_json::{Value, json};
-use tokio::{sync::Mutex, task::JoinHandle};
-
-use crate::{
+use lessor_kit::{
     history::{Life, Write},
     world::{World, condition as condition_of, until},
 };
+use serde_json::{Value, json};
+use tokio::{sync::Mutex, task::JoinHandle};
 
 /// How long a beat may take on a machine that is busy with other tests.
 const MUCH: Duration = Duration::from_secs(5);

@@ -1,8 +1,7 @@
-//! The bed that benchmarks of the whole operator lie on: a real API server, replicas of the release build, and what the kernel
-//! says of them.
-#![allow(dead_code, reason = "each benchmark uses a part of it")]
+//! The test bed of benchmarks of the whole operator: a real API server, replicas of the release build, and their use of
+//! processor and memory.
 
-use std::{fs, ops::Range, path::PathBuf, process::Command, time::Duration};
+use std::{fs, ops::Range, process::Command, time::Duration};
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
@@ -19,32 +18,32 @@ use tokio::{
     time::{Instant, sleep},
 };
 
+use crate::program;
+
 /// Where everything happens.
-pub(crate) const NAMESPACE: &str = "bench";
+pub const NAMESPACE: &str = "bench";
 /// The service account that replicas run as.
 const ACCOUNT: &str = "lessor";
 /// The service account that makes leases and renews them: administrators are served before everybody else, so a benchmark
 /// that asked as one would starve the replicas.
 const HOLDERS: &str = "holders";
 /// Requests of a benchmark under way at once.
-pub(crate) const AT_ONCE: usize = 48;
+pub const AT_ONCE: usize = 48;
 /// What the kernel counts processor time in: a hundredth of a second, wherever Linux runs.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The program that replicas run: that of this build, unless `LESSOR_PROGRAM` names another, such as the image's.
-pub(crate) fn program() -> PathBuf {
-    std::env::var_os("LESSOR_PROGRAM").unwrap_or_else(|| env!("CARGO_BIN_EXE_lessor").into()).into()
-}
-
 /// A cluster with the kinds of Lessor, a namespace, and a client.
-pub(crate) struct Bed {
-    pub(crate) cluster: Cluster,
-    pub(crate) client: Client,
+#[expect(missing_debug_implementations, reason = "a client has none")]
+pub struct Bed {
+    /// The cluster.
+    pub cluster: Cluster,
+    /// A client with the rights of holders.
+    pub client: Client,
 }
 
 impl Bed {
     /// Prepares this cluster.
-    pub(crate) async fn on(cluster: Cluster) -> Self {
+    pub async fn on(cluster: Cluster) -> Self {
         let client = cluster.client().expect("a client");
         let crds = Api::all(client.clone());
         for definition in crd::all() {
@@ -63,38 +62,38 @@ impl Bed {
     }
 
     /// The leases.
-    pub(crate) fn leases(&self) -> Api<Lease> {
+    pub fn leases(&self) -> Api<Lease> {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
     /// The ConfigMaps.
-    pub(crate) fn config_maps(&self) -> Api<ConfigMap> {
+    pub fn config_maps(&self) -> Api<ConfigMap> {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
     /// The process ids of API server and etcd.
-    pub(crate) fn servers(&self) -> [u32; 2] {
+    pub fn servers(&self) -> [u32; 2] {
         [self.cluster.api_server(), self.cluster.etcd()].map(|server| server.expect("ours").process().pid())
     }
 
     /// The processor time that API server and etcd have used.
-    pub(crate) fn servers_time(&self) -> Duration {
+    pub fn servers_time(&self) -> Duration {
         self.servers().into_iter().map(processor_time).sum()
     }
 
     /// The user that replicas are for the API server.
-    pub(crate) fn user(&self) -> String {
+    pub fn user(&self) -> String {
         format!("system:serviceaccount:{NAMESPACE}:{ACCOUNT}")
     }
 
     /// Starts a replica with these arguments besides the defaults.
-    pub(crate) async fn replica(&self, args: &[&str]) -> Replica {
+    pub async fn replica(&self, args: &[&str]) -> Replica {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let admin = listener.local_addr().expect("its address").to_string();
         drop(listener);
         let kubeconfig =
             self.cluster.service_account_kubeconfig(NAMESPACE, ACCOUNT).await.expect("an account");
-        let mut command = Command::new(program());
+        let mut command = Command::new(program::operator());
         command.args(["run", "--admin-address", &admin, "--kubeconfig"]).arg(kubeconfig).args(args);
         let started = Instant::now();
         let process = self.cluster.spawn(&command, "operator").expect("an operator");
@@ -102,30 +101,30 @@ impl Bed {
     }
 
     /// How many leases there are. Asks for one of them, and how many there are besides.
-    pub(crate) async fn count_leases(&self) -> usize {
+    pub async fn count_leases(&self) -> usize {
         let one = self.leases().list_metadata(&ListParams::default().limit(1)).await.expect("leases");
         let besides = one.metadata.remaining_item_count.unwrap_or_default();
         one.items.len() + usize::try_from(besides).expect("a count")
     }
 
     /// Makes one lease of this name.
-    pub(crate) async fn lease(&self, name: &str, ttl_seconds: i64) {
+    pub async fn lease(&self, name: &str, ttl_seconds: i64) {
         self.lease_of(name, LeaseSpec { ttl_seconds, ..LeaseSpec::default() }).await;
     }
 
     /// Makes one lease of this name that stays when it has expired, to be looked at.
-    pub(crate) async fn lease_to_keep(&self, name: &str, ttl_seconds: i64) {
+    pub async fn lease_to_keep(&self, name: &str, ttl_seconds: i64) {
         let after_expiry = AfterExpiry::Retain;
         self.lease_of(name, LeaseSpec { ttl_seconds, after_expiry, ..LeaseSpec::default() }).await;
     }
 
     /// Makes one lease of this name, and of this sort.
-    pub(crate) async fn lease_of(&self, name: &str, spec: LeaseSpec) {
+    pub async fn lease_of(&self, name: &str, spec: LeaseSpec) {
         made(self.leases().create(&PostParams::default(), &Lease::new(name, spec)).await);
     }
 
     /// Makes a ConfigMap, attached to this lease as a whole if there is one.
-    pub(crate) async fn config_map(&self, name: &str, lease: Option<&str>, text: &str) {
+    pub async fn config_map(&self, name: &str, lease: Option<&str>, text: &str) {
         let annotations = lease.map(|lease| [("lessor.dev/lease".to_owned(), lease.to_owned())].into());
         let metadata = ObjectMeta { name: Some(name.to_owned()), annotations, ..ObjectMeta::default() };
         let data = Some([("text".to_owned(), text.to_owned())].into());
@@ -134,12 +133,7 @@ impl Bed {
     }
 
     /// Makes leases with these numbers, each with an attached ConfigMap.
-    pub(crate) async fn leases_with_objects(
-        &self,
-        prefix: &str,
-        numbers: Range<usize>,
-        ttl: impl Fn(usize) -> i64,
-    ) {
+    pub async fn leases_with_objects(&self, prefix: &str, numbers: Range<usize>, ttl: impl Fn(usize) -> i64) {
         let (of, started) = (numbers.len(), Instant::now());
         let mut made = stream::iter(numbers)
             .map(|number| {
@@ -172,15 +166,17 @@ fn made<K>(answer: kube::Result<K>) {
 }
 
 /// A replica of the operator.
-pub(crate) struct Replica {
-    pub(crate) process: Process,
+#[derive(Debug)]
+pub struct Replica {
+    /// Its process.
+    pub process: Process,
     admin: String,
     started: Instant,
 }
 
 impl Replica {
     /// Waits until it has seen everything; says how long that took since its start.
-    pub(crate) async fn ready(&self) -> Duration {
+    pub async fn ready(&self) -> Duration {
         while !self.asked("/readyz").await.is_some_and(|answer| answer.starts_with("HTTP/1.1 200")) {
             assert_eq!(self.process.exit_status(), None, "it ended: {}", self.process.log());
             sleep(Duration::from_millis(10)).await;
@@ -189,34 +185,34 @@ impl Replica {
     }
 
     /// How long ago it was started.
-    pub(crate) fn age(&self) -> Duration {
+    pub fn age(&self) -> Duration {
         self.started.elapsed()
     }
 
     /// A figure of its metrics, by the beginning of its line.
-    pub(crate) async fn metric(&self, name: &str) -> Option<f64> {
+    pub async fn metric(&self, name: &str) -> Option<f64> {
         let answer = self.asked("/metrics").await?;
         let line = answer.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().next_back()?.parse().ok()
     }
 
     /// Whether it says that it is primary.
-    pub(crate) async fn is_primary(&self) -> bool {
+    pub async fn is_primary(&self) -> bool {
         self.metric("lessor_is_primary").await == Some(1.0)
     }
 
     /// The memory that it has now, in MB.
-    pub(crate) fn memory(&self) -> f64 {
+    pub fn memory(&self) -> f64 {
         memory(self.process.pid())
     }
 
     /// The most memory that it ever had, in MB.
-    pub(crate) fn peak_memory(&self) -> f64 {
+    pub fn peak_memory(&self) -> f64 {
         peak_memory(self.process.pid())
     }
 
     /// The processor time that it has used.
-    pub(crate) fn processor_time(&self) -> Duration {
+    pub fn processor_time(&self) -> Duration {
         processor_time(self.process.pid())
     }
 
@@ -234,7 +230,7 @@ impl Replica {
 }
 
 /// Which of these is primary; waits until one is.
-pub(crate) async fn primary_of(replicas: &[Replica]) -> usize {
+pub async fn primary_of(replicas: &[Replica]) -> usize {
     loop {
         for (index, replica) in replicas.iter().enumerate() {
             if replica.is_primary().await {
@@ -246,7 +242,7 @@ pub(crate) async fn primary_of(replicas: &[Replica]) -> usize {
 }
 
 /// Waits until so many leases are granted, and nothing is left to do.
-pub(crate) async fn granted(replicas: &[Replica], leases: usize) {
+pub async fn granted(replicas: &[Replica], leases: usize) {
     let begun = Instant::now();
     let mut shown = Duration::ZERO;
     loop {
@@ -265,12 +261,12 @@ pub(crate) async fn granted(replicas: &[Replica], leases: usize) {
 }
 
 /// The memory that a process has now, in MB.
-pub(crate) fn memory(pid: u32) -> f64 {
+pub fn memory(pid: u32) -> f64 {
     memory_figure(pid, "VmRSS:")
 }
 
 /// The most memory that a process ever had, in MB.
-pub(crate) fn peak_memory(pid: u32) -> f64 {
+pub fn peak_memory(pid: u32) -> f64 {
     memory_figure(pid, "VmHWM:")
 }
 
@@ -283,7 +279,7 @@ fn memory_figure(pid: u32, name: &str) -> f64 {
 }
 
 /// The processor time that a process has used.
-pub(crate) fn processor_time(pid: u32) -> Duration {
+pub fn processor_time(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("its state");
     // The name of the program, in parentheses, may hold anything; what follows are numbers.
     let (_, fields) = stat.rsplit_once(") ").expect("a name in parentheses");

@@ -9,7 +9,7 @@ use crate::world::PATIENCE;
 
 /// A step that takes one request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Step {
+pub enum Step {
     /// The status with `endTime`.
     Commit,
     /// The deletion of an object.
@@ -23,11 +23,12 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    pub(crate) const ALL: [Self; 5] =
+    /// All of them, in order.
+    pub const ALL: [Self; 5] =
         [Self::Commit, Self::DeleteObject, Self::RemoveKeys, Self::Release, Self::DeleteLease];
 
     /// Whether a request is this step for the lease or object of this name.
-    pub(crate) fn of(self, name: &str) -> impl Fn(&Seen) -> bool + Send + Sync + use<> {
+    pub fn of(self, name: &str) -> impl Fn(&Seen) -> bool + Send + Sync + use<> {
         let (lease, status) = (format!("/leases/{name}"), format!("/leases/{name}/status"));
         let object = format!("/configmaps/{name}");
         move |request| {
@@ -44,7 +45,7 @@ impl Step {
 }
 
 /// Waits until a request has come to the hold.
-pub(crate) async fn reached(hold: &Hold) {
+pub async fn reached(hold: &Hold) {
     tokio::time::timeout(PATIENCE, hold.reached()).await.expect("a request to be held");
 }
 

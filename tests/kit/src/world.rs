@@ -4,6 +4,7 @@
 use std::{
     fmt::Display,
     path::{Path, PathBuf},
+    pin::Pin,
     process::Command,
     sync::{
         Arc, OnceLock,
@@ -24,7 +25,6 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
-use lessor::runtime::AGENT;
 use lessor_api::{Lease, Lessor, crd, lease::Attached, time};
 use lessor_checker::{Checker, Report, Request};
 use lessor_cluster::{
@@ -39,27 +39,63 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use crate::history::{self, Life, Spread};
+use crate::{
+    history::{self, Life, Spread},
+    program,
+};
 
+/// The beginning of the operator's User-Agent.
+pub const AGENT: &str = concat!("lessor/", env!("CARGO_PKG_VERSION"));
 /// How long a test waits for what must come soon, on a machine that may be slow.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
+pub const PATIENCE: Duration = Duration::from_secs(45);
 /// How late an end may be before a test fails: machines are noisy, and the benchmark measures punctuality.
-pub(crate) const TOLERANCE: Duration = Duration::from_secs(5);
+pub const TOLERANCE: Duration = Duration::from_secs(5);
 /// How many lines of a replica's log a failing test shows.
 const SHOWN: usize = 40;
 /// How long a test waits to see that something doesn't happen.
-pub(crate) const MOMENT: Duration = Duration::from_millis(700);
+pub const MOMENT: Duration = Duration::from_millis(700);
+
+/// How operators reach the API server.
+#[derive(Debug)]
+pub struct Access {
+    /// The token of their account.
+    pub token: String,
+    /// A kubeconfig with this token.
+    pub kubeconfig: PathBuf,
+    /// Arguments that they need with it.
+    pub args: &'static [&'static str],
+}
+
+/// Gives operators of a new world access.
+pub type GiveAccess = for<'a> fn(&'a World) -> Pin<Box<dyn Future<Output = Access> + 'a>>;
+
+tokio::task_local! {
+    static GIVE_ACCESS: GiveAccess;
+}
+
+/// Runs a test whose operators have this access to the API server. Otherwise they are administrators.
+pub async fn with_access<T>(give: GiveAccess, test: impl Future<Output = T>) -> T {
+    GIVE_ACCESS.scope(give, test).await
+}
 
 /// A test's world.
-pub(crate) struct World {
-    pub(crate) cluster: &'static Cluster,
-    pub(crate) client: Client,
-    pub(crate) namespace: String,
-    pub(crate) lessor: String,
+#[expect(missing_debug_implementations, reason = "a client has none")]
+pub struct World {
+    /// The cluster, which other worlds share.
+    pub cluster: &'static Cluster,
+    /// A client with all rights.
+    pub client: Client,
+    /// The namespace of this world alone.
+    pub namespace: String,
+    /// The name of its `Lessor`.
+    pub lessor: String,
+    /// How its operators reach the API server, unless they do so as administrators.
+    access: Option<Access>,
     /// What replicas were told to grant at most.
     max_ttl: OnceLock<Duration>,
-    /// Whoever knows more lets the checker know it, too; and a dry run grants without a finalizer, since nothing ends.
-    pub(crate) checks_itself: AtomicBool,
+    /// Whether the checker reads the audit log at the end. Not where the test gives it more to know, nor after a dry run,
+    /// which grants without a finalizer.
+    pub checks_itself: AtomicBool,
     /// How long the API server took for a simple question at worst, in milliseconds.
     slowest: Arc<AtomicU64>,
     /// The logs of its replicas, shown if the test fails.
@@ -67,7 +103,7 @@ pub(crate) struct World {
 }
 
 /// The cluster that all tests share, with the CRDs installed.
-pub(crate) async fn cluster() -> &'static Cluster {
+pub async fn cluster() -> &'static Cluster {
     static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
     let start = async || {
         let cluster = builder().controller_manager(true).start().await.expect("a cluster");
@@ -78,26 +114,26 @@ pub(crate) async fn cluster() -> &'static Cluster {
 }
 
 /// A cluster whose audit log shows what the checker asks for: what is attached, and what leases follow.
-pub(crate) fn builder() -> Builder {
+pub fn builder() -> Builder {
     let builder = Cluster::builder().audit_level("", "configmaps", Level::RequestResponse);
     let builder = builder.audit_level("coordination.k8s.io", "leases", Level::RequestResponse);
     builder.audit_level("", "pods", Level::RequestResponse)
 }
 
 /// For tests that keep the API server busy: one at a time, or the others find it too slow to be in time.
-pub(crate) async fn heavy() -> MutexGuard<'static, ()> {
+pub async fn heavy() -> MutexGuard<'static, ()> {
     static HEAVY: Mutex<()> = Mutex::const_new(());
     HEAVY.lock().await
 }
 
 impl World {
     /// A new world on the cluster that all tests share.
-    pub(crate) async fn new(name: &str) -> Self {
+    pub async fn new(name: &str) -> Self {
         Self::on(cluster().await, name).await
     }
 
     /// A new world on a cluster.
-    pub(crate) async fn on(cluster: &'static Cluster, name: &str) -> Self {
+    pub async fn on(cluster: &'static Cluster, name: &str) -> Self {
         let namespace = format!("{name}-{:04x}", Uuid::new_v4().as_fields().1);
         let client = cluster.client().expect("a client");
         let object = Namespace { metadata: named(&namespace), ..Namespace::default() };
@@ -106,25 +142,34 @@ impl World {
         let slowest = Arc::new(AtomicU64::new(0));
         tokio::spawn(ask_again_and_again(client.clone(), Arc::clone(&slowest)));
         let (max_ttl, checks_itself, logs) = (OnceLock::new(), true.into(), Default::default());
-        Self { cluster, client, lessor, namespace, max_ttl, checks_itself, slowest, logs }
+        let access = None;
+        let mut world =
+            Self { cluster, client, lessor, namespace, access, max_ttl, checks_itself, slowest, logs };
+        if let Ok(give) = GIVE_ACCESS.try_get() {
+            world.access = Some(give(&world).await);
+        }
+        world
     }
 
     /// What a machine that is busy with other work may add to a time that is measured: an end takes several requests, and this is
     /// four times what the simplest question took.
-    pub(crate) fn slowness(&self) -> Duration {
+    pub fn slowness(&self) -> Duration {
         4 * Duration::from_millis(self.slowest.load(Ordering::Relaxed))
     }
 
     // --- The operator ------------------------------------------------------------------------------------------
 
     /// Starts a replica that serves this world, with further arguments.
-    pub(crate) fn operator(&self, args: &[&str]) -> Process {
-        self.operator_with(self.cluster.kubeconfig_path(), args)
+    pub fn operator(&self, args: &[&str]) -> Process {
+        match &self.access {
+            Some(access) => self.operator_with(&access.kubeconfig, &[args, access.args].concat()),
+            None => self.operator_with(self.cluster.kubeconfig_path(), args),
+        }
     }
 
     /// Starts a replica that reaches the API server by this kubeconfig.
-    pub(crate) fn operator_with(&self, kubeconfig: &Path, args: &[&str]) -> Process {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_lessor"));
+    pub fn operator_with(&self, kubeconfig: &Path, args: &[&str]) -> Process {
+        let mut command = Command::new(program::operator());
         command.args(["run", "--namespace", &self.namespace, "--lessor", &self.lessor]);
         command.args(["--identity", &self.namespace]);
         // Arguments of a test count instead of these.
@@ -144,29 +189,38 @@ impl World {
     }
 
     /// Starts a replica as this command says, whose log is shown if the test fails.
-    pub(crate) fn spawn(&self, command: &Command, name: &str) -> Process {
+    pub fn spawn(&self, command: &Command, name: &str) -> Process {
         let process = self.cluster.spawn(command, name).expect("a replica");
         self.logs.lock().push(process.log_path().to_owned());
         process
     }
 
     /// Starts a replica and waits until it is primary.
-    pub(crate) async fn primary(&self, args: &[&str]) -> Process {
+    pub async fn primary(&self, args: &[&str]) -> Process {
         let operator = self.operator(args);
         self.wait_for_primary(&operator).await;
         operator
     }
 
     /// Starts a replica behind a proxy and waits until it is primary.
-    pub(crate) async fn proxied(&self, args: &[&str]) -> (Proxy, Process) {
+    pub async fn proxied(&self, args: &[&str]) -> (Proxy, Process) {
         let proxy = self.cluster.proxy().await.expect("a proxy");
-        let operator = self.operator_with(proxy.kubeconfig_path(), args);
+        let operator = match &self.access {
+            Some(access) => {
+                let url = proxy.url();
+                let port = url.rsplit(':').next().unwrap_or_default().trim_end_matches('/');
+                let name = format!("{}-by-{port}", self.namespace);
+                let kubeconfig = proxy.kubeconfig_with_token(&name, &access.token).expect("a kubeconfig");
+                self.operator_with(&kubeconfig, &[args, access.args].concat())
+            }
+            None => self.operator_with(proxy.kubeconfig_path(), args),
+        };
         self.wait_for_primary(&operator).await;
         (proxy, operator)
     }
 
     /// Waits until this replica says that it is primary.
-    pub(crate) async fn wait_for_primary(&self, operator: &Process) {
+    pub async fn wait_for_primary(&self, operator: &Process) {
         until(&format!("a replica of {} is primary", self.namespace), async || {
             assert_eq!(operator.exit_status(), None, "it ended: {}", operator.log());
             operator.log().contains("is primary under term").then_some(())
@@ -176,16 +230,18 @@ impl World {
 
     // --- Leases ------------------------------------------------------------------------------------------------
 
-    pub(crate) fn leases(&self) -> Api<Lease> {
+    /// Its leases.
+    pub fn leases(&self) -> Api<Lease> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    pub(crate) async fn get_lessor(&self) -> Lessor {
+    /// Its `Lessor`.
+    pub async fn get_lessor(&self) -> Lessor {
         Api::all(self.client.clone()).get(&self.lessor).await.expect("a lessor")
     }
 
     /// Makes a lease of this spec.
-    pub(crate) async fn lease(&self, name: &str, spec: Value) -> Lease {
+    pub async fn lease(&self, name: &str, spec: Value) -> Lease {
         let lease = json!({
             "apiVersion": "lessor.dev/v1alpha1", "kind": "Lease", "metadata": {"name": name}, "spec": spec,
         });
@@ -194,28 +250,28 @@ impl World {
     }
 
     /// Makes a lease of this spec, and waits until it is granted.
-    pub(crate) async fn granted(&self, name: &str, spec: Value) -> Lease {
+    pub async fn granted(&self, name: &str, spec: Value) -> Lease {
         self.lease(name, spec).await;
         self.wait_lease(name, "is granted", Lease::is_granted).await
     }
 
     /// Changes the spec of a lease by a merge patch, as its holder would.
-    pub(crate) async fn change(&self, name: &str, spec: Value) -> kube::Result<Lease> {
+    pub async fn change(&self, name: &str, spec: Value) -> kube::Result<Lease> {
         self.leases().patch(name, &holder(), &Patch::Merge(json!({"spec": spec}))).await
     }
 
     /// Renews a lease as its holder would.
-    pub(crate) async fn renew(&self, name: &str) -> kube::Result<Lease> {
+    pub async fn renew(&self, name: &str) -> kube::Result<Lease> {
         self.change(name, json!({"renewTime": time::to_text(Timestamp::now())})).await
     }
 
     /// Deletes a lease, which revokes it.
-    pub(crate) async fn revoke(&self, name: &str) {
+    pub async fn revoke(&self, name: &str) {
         self.leases().delete(name, &DeleteParams::default()).await.expect("a deletion");
     }
 
     /// Waits until a lease is as it should be.
-    pub(crate) async fn wait_lease(&self, name: &str, what: &str, is: impl Fn(&Lease) -> bool) -> Lease {
+    pub async fn wait_lease(&self, name: &str, what: &str, is: impl Fn(&Lease) -> bool) -> Lease {
         until(&format!("lease {}/{name} {what}", self.namespace), async || {
             self.leases().get_opt(name).await.expect("an answer").filter(&is)
         })
@@ -223,12 +279,12 @@ impl World {
     }
 
     /// Waits until the end of a lease is committed.
-    pub(crate) async fn wait_ended(&self, name: &str) -> Lease {
+    pub async fn wait_ended(&self, name: &str) -> Lease {
         self.wait_lease(name, "has ended", Lease::is_ended).await
     }
 
     /// Waits until a lease is gone.
-    pub(crate) async fn wait_gone(&self, name: &str) {
+    pub async fn wait_gone(&self, name: &str) {
         until(&format!("lease {}/{name} is gone", self.namespace), async || {
             self.leases().get_opt(name).await.expect("an answer").is_none().then_some(())
         })
@@ -237,7 +293,7 @@ impl World {
 
     /// Waits until all leases of this world are gone. However many there are, some have to go all the time: how late each
     /// ended, its [life](Self::lives) tells.
-    pub(crate) async fn wait_all_gone(&self) {
+    pub async fn wait_all_gone(&self) {
         let (mut fewest, mut since) = (usize::MAX, Instant::now());
         loop {
             let left = self.leases().list_metadata(&Default::default()).await.expect("leases").items;
@@ -257,46 +313,47 @@ impl World {
 
     // --- ConfigMaps --------------------------------------------------------------------------------------------
 
-    pub(crate) fn config_maps(&self) -> Api<ConfigMap> {
+    /// Its ConfigMaps.
+    pub fn config_maps(&self) -> Api<ConfigMap> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     /// Makes a ConfigMap with these annotations and keys.
-    pub(crate) async fn config_map(&self, name: &str, annotations: Value, keys: &[&str]) -> ConfigMap {
+    pub async fn config_map(&self, name: &str, annotations: Value, keys: &[&str]) -> ConfigMap {
         let data: serde_json::Map<String, Value> =
             keys.iter().map(|key| ((*key).to_owned(), json!("value"))).collect();
         self.create_map(json!({"metadata": {"name": name, "annotations": annotations}, "data": data})).await
     }
 
     /// Makes a ConfigMap.
-    pub(crate) async fn create_map(&self, map: Value) -> ConfigMap {
+    pub async fn create_map(&self, map: Value) -> ConfigMap {
         let map: ConfigMap = serde_json::from_value(map).expect("a config map");
         self.config_maps().create(&PostParams::default(), &map).await.expect("a config map")
     }
 
     /// Makes a ConfigMap that nothing is attached to anything of. At the end it must be as it was: [`Bystander`].
-    pub(crate) async fn bystander(&self) -> Bystander<'_> {
+    pub async fn bystander(&self) -> Bystander<'_> {
         let map = self.config_map("bystander", json!({"example.com/lease": "dying"}), &["a", "b"]).await;
         Bystander { world: self, map }
     }
 
     /// Reads a ConfigMap.
-    pub(crate) async fn map(&self, name: &str) -> ConfigMap {
+    pub async fn map(&self, name: &str) -> ConfigMap {
         self.config_maps().get(name).await.expect("a config map")
     }
 
     /// Changes a ConfigMap by a merge patch.
-    pub(crate) async fn patch_map(&self, name: &str, patch: Value) -> ConfigMap {
+    pub async fn patch_map(&self, name: &str, patch: Value) -> ConfigMap {
         self.config_maps().patch(name, &holder(), &Patch::Merge(patch)).await.expect("a patched config map")
     }
 
     /// Deletes a ConfigMap.
-    pub(crate) async fn delete_map(&self, name: &str) {
+    pub async fn delete_map(&self, name: &str) {
         self.config_maps().delete(name, &DeleteParams::default()).await.expect("a deletion");
     }
 
     /// Waits until a ConfigMap is gone.
-    pub(crate) async fn wait_map_gone(&self, name: &str) {
+    pub async fn wait_map_gone(&self, name: &str) {
         until(&format!("config map {}/{name} is gone", self.namespace), async || {
             self.config_maps().get_opt(name).await.expect("an answer").is_none().then_some(())
         })
@@ -304,22 +361,22 @@ impl World {
     }
 
     /// The keys of a ConfigMap, in order.
-    pub(crate) async fn keys(&self, name: &str) -> Vec<String> {
+    pub async fn keys(&self, name: &str) -> Vec<String> {
         keys_of(&self.map(name).await)
     }
 
     /// Waits until these are the keys of a ConfigMap.
-    pub(crate) async fn wait_keys(&self, name: &str, keys: &[&str]) -> ConfigMap {
+    pub async fn wait_keys(&self, name: &str, keys: &[&str]) -> ConfigMap {
         until(&format!("config map {}/{name} has the keys {keys:?}", self.namespace), async || {
             Some(self.map(name).await).filter(|map| keys_of(map) == keys)
         })
         .await
     }
 
-    // --- What was told and asked -------------------------------------------------------------------------------
+    // --- Events and requests -----------------------------------------------------------------------------------
 
     /// Waits for an Event with this reason about the object of this name.
-    pub(crate) async fn wait_event(&self, about: &str, reason: &str) -> Event {
+    pub async fn wait_event(&self, about: &str, reason: &str) -> Event {
         until(&format!("an event {reason} about {}/{about}", self.namespace), async || {
             self.events(about).await.into_iter().find(|event| event.reason.as_deref() == Some(reason))
         })
@@ -327,7 +384,7 @@ impl World {
     }
 
     /// The Events about the object of this name.
-    pub(crate) async fn events(&self, about: &str) -> Vec<Event> {
+    pub async fn events(&self, about: &str) -> Vec<Event> {
         let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
         let about =
             |event: &Event| event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some(about);
@@ -336,12 +393,12 @@ impl World {
     }
 
     /// The present end of the audit log.
-    pub(crate) fn mark(&self) -> Mark {
+    pub fn mark(&self) -> Mark {
         self.cluster.audit().expect("an audit log").mark().expect("a mark")
     }
 
     /// What was asked of the API server since then about this world's namespace and Lessor.
-    pub(crate) fn audit(&self, since: Mark) -> Entries {
+    pub fn audit(&self, since: Mark) -> Entries {
         let audit = self.cluster.audit().expect("an audit log");
         self.own(audit.since(since).expect("its entries"))
     }
@@ -378,7 +435,7 @@ impl World {
             group => matches!(group, "lessor.dev" | "coordination.k8s.io"),
         };
         let requests = entries.into_iter().filter(is_known).map(|mut entry| {
-            // Whoever tests may have the same user.
+            // The test may have the same user.
             entry.user = if entry.user_agent.starts_with(AGENT) { OPERATOR } else { "others" }.to_owned();
             entry
         });
@@ -389,22 +446,22 @@ impl World {
     }
 
     /// What the operator asked since then, watches and Events aside.
-    pub(crate) fn asked(&self, since: Mark) -> Entries {
+    pub fn asked(&self, since: Mark) -> Entries {
         by_operator(self.audit(since))
     }
 
     /// What the operator asked from the beginning, watches and Events aside.
-    pub(crate) fn all_asked(&self) -> Entries {
+    pub fn all_asked(&self) -> Entries {
         by_operator(self.whole_audit())
     }
 
     /// The lives of all leases that this world has had.
-    pub(crate) fn lives(&self) -> Vec<Life> {
+    pub fn lives(&self) -> Vec<Life> {
         history::lives(self.whole_audit())
     }
 
-    /// By how much deadlines may have moved, since replicas of this world didn't hear the API server (P8).
-    pub(crate) fn moved(&self) -> Duration {
+    /// By how much deadlines may have moved while replicas of this world had no response from the API server (P8).
+    pub fn moved(&self) -> Duration {
         let end = format!("-operator-{}.log", self.namespace);
         let files = std::fs::read_dir(self.cluster.directory()).expect("the cluster's directory");
         let paths = files.map(|file| file.expect("a file").path());
@@ -420,7 +477,7 @@ impl World {
     ///
     /// # Panics
     /// If one ended early, or later after its deadline than it [may](Self::most_late).
-    pub(crate) fn lateness<'a>(&self, lives: impl IntoIterator<Item = &'a Life>, more: Duration) -> Spread {
+    pub fn lateness<'a>(&self, lives: impl IntoIterator<Item = &'a Life>, more: Duration) -> Spread {
         let most = self.most_late(more);
         Spread::of(lives.into_iter().map(|life| {
             let late = life.lateness();
@@ -431,12 +488,12 @@ impl World {
 
     /// How late an end may be before a test fails: [`TOLERANCE`], and `more`, and by how much deadlines have moved, and what the
     /// machine [adds](Self::slowness).
-    pub(crate) fn most_late(&self, more: Duration) -> SignedDuration {
+    pub fn most_late(&self, more: Duration) -> SignedDuration {
         SignedDuration::try_from(TOLERANCE + more + self.moved() + self.slowness()).expect("a short time")
     }
 
-    /// The lease of this name ended in time; prints how late.
-    pub(crate) fn print_lateness(&self, name: &str) {
+    /// Fails unless the lease of this name ended in time; prints how late.
+    pub fn assert_punctual(&self, name: &str) {
         let late = self.lateness([&self.life(name)], Duration::ZERO);
         self.print(format_args!("{name} ended {late} after its deadline"));
     }
@@ -459,12 +516,12 @@ impl World {
     }
 
     /// Prints a figure.
-    pub(crate) fn print(&self, figure: impl Display) {
+    pub fn print(&self, figure: impl Display) {
         println!("{}: {figure}", self.namespace);
     }
 
     /// The life of the lease of this name.
-    pub(crate) fn life(&self, name: &str) -> Life {
+    pub fn life(&self, name: &str) -> Life {
         let mut lives = self.lives();
         lives.retain(|life| life.name == name);
         assert_eq!(lives.len(), 1, "{}/{name} has lived once", self.namespace);
@@ -486,41 +543,42 @@ impl Drop for World {
     }
 }
 
-/// A ConfigMap that nobody may touch.
-pub(crate) struct Bystander<'a> {
+/// A ConfigMap that the operator may not touch.
+#[expect(missing_debug_implementations, reason = "a world has none")]
+pub struct Bystander<'a> {
     world: &'a World,
     map: ConfigMap,
 }
 
 impl Bystander<'_> {
-    /// Nobody has.
-    pub(crate) async fn assert_untouched(self) {
+    /// Fails if it has changed.
+    pub async fn assert_untouched(self) {
         assert_eq!(self.world.map("bystander").await, self.map);
     }
 }
 
 /// How a holder writes.
-pub(crate) fn holder() -> PatchParams {
+pub fn holder() -> PatchParams {
     PatchParams { field_manager: Some("holder".to_owned()), ..PatchParams::default() }
 }
 
 /// A condition of a lease.
-pub(crate) fn condition<'a>(lease: &'a Lease, type_: &str) -> Option<&'a Condition> {
+pub fn condition<'a>(lease: &'a Lease, type_: &str) -> Option<&'a Condition> {
     lease.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == type_)
 }
 
 /// Whether a lease has this condition, with this status and reason.
-pub(crate) fn has_condition(lease: &Lease, type_: &str, status: &str, reason: &str) -> bool {
+pub fn has_condition(lease: &Lease, type_: &str, status: &str, reason: &str) -> bool {
     condition(lease, type_).is_some_and(|condition| condition.status == status && condition.reason == reason)
 }
 
 /// Whether this is how much a lease's status says is attached.
-pub(crate) fn attached(objects: i64, keys: i64) -> impl Fn(&Lease) -> bool {
+pub fn attached(objects: i64, keys: i64) -> impl Fn(&Lease) -> bool {
     move |lease| lease.status.as_ref().and_then(|status| status.attached) == Some(Attached { objects, keys })
 }
 
 /// Whether the API server has refused a renewal since the lease has ended (or is gone already).
-pub(crate) fn came_too_late(renewal: &kube::Result<Lease>) -> bool {
+pub fn came_too_late(renewal: &kube::Result<Lease>) -> bool {
     match renewal {
         Err(kube::Error::Api(status)) => {
             status.is_not_found()
@@ -548,7 +606,7 @@ fn named(name: &str) -> ObjectMeta {
 }
 
 /// Installs both CRDs and waits until the server serves them.
-pub(crate) async fn install_crds(cluster: &Cluster) {
+pub async fn install_crds(cluster: &Cluster) {
     let client = cluster.client().expect("a client");
     let crds = Api::all(client.clone());
     for crd in crd::all() {
@@ -580,7 +638,7 @@ async fn ask_again_and_again(client: Client, slowest: Arc<AtomicU64>) {
 ///
 /// # Panics
 /// If there is none within [`PATIENCE`].
-pub(crate) async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(answer) = ask().await {

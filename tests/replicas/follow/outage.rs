@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use lessor_cluster::Cluster;
+use lessor_kit::{
+    history::Spread,
+    trial,
+    world::{World, install_crds},
+};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::{
-    history::Spread,
-    sources::{ALL, Heartbeat, Pods, check, followed, late_after},
-    world::{World, install_crds},
-};
+use super::sources::{ALL, Heartbeat, Pods, check, followed, late_after};
 
-pub(crate) async fn no_lease_ends_since_a_node_could_not_beat_in_an_outage() {
+#[trial]
+async fn no_lease_ends_because_a_node_could_not_beat_in_an_outage() {
     // What a test starts on it may be kept for as long as the process runs.
     let cluster: &'static Cluster = Box::leak(Box::new(Cluster::start().await.expect("a cluster")));
     let _stop = Stop(cluster);

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::SignedDuration;
 use lessor_api::Lease;
+use lessor_kit::{
+    trial,
+    world::{PATIENCE, World, has_condition},
+};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
-
-use crate::world::{PATIENCE, World, has_condition};
 
 const SUSPENDED: fn(&Lease) -> bool = |lease| has_condition(lease, "Active", "True", "Suspended");
 const RUNNING: fn(&Lease) -> bool = |lease| has_condition(lease, "Active", "True", "Granted");
@@ -16,7 +18,8 @@ fn remaining(lease: &Lease) -> Option<i64> {
     lease.status.as_ref()?.remaining_seconds
 }
 
-pub(crate) async fn suspension_keeps_what_remained() {
+#[trial]
+async fn a_suspended_lease_keeps_its_remaining_time() {
     let world = World::new("suspend").await;
     let _operator = world.primary(&[]).await;
     world.config_map("attached", json!({"lessor.dev/lease": "lease"}), &["a"]).await;
@@ -49,7 +52,8 @@ pub(crate) async fn suspension_keeps_what_remained() {
     assert!(ran > remained - SignedDuration::from_secs(1) && ran.as_secs() < remains + 5);
 }
 
-pub(crate) async fn a_suspended_lease_outlives_restarts_and_a_renewal_makes_it_whole_at_once() {
+#[trial]
+async fn a_suspended_lease_survives_restarts_and_a_renewal_restores_its_full_ttl() {
     let world = World::new("suspend-restart").await;
     let operator = world.primary(&[]).await;
     world.granted("old", json!({"ttlSeconds": 5})).await;
@@ -76,7 +80,8 @@ pub(crate) async fn a_suspended_lease_outlives_restarts_and_a_renewal_makes_it_w
     world.wait_lease("old", "has its full TTL again", is_whole).await;
 }
 
-pub(crate) async fn a_lease_ends_at_its_maximum_lifetime_however_often_it_is_renewed() {
+#[trial]
+async fn a_lease_ends_at_its_maximum_lifetime_however_often_it_is_renewed() {
     let world = World::new("capped").await;
     let _operator = world.primary(&[]).await;
     world.granted("lease", json!({"ttlSeconds": 2, "maxLifetimeSeconds": 4})).await;
@@ -101,7 +106,8 @@ pub(crate) async fn a_lease_ends_at_its_maximum_lifetime_however_often_it_is_ren
     assert!(renewals > 2, "{renewals} renewals, so it would have lived on");
 }
 
-pub(crate) async fn a_warning_comes_before_the_end_and_a_renewal_takes_it_back() {
+#[trial]
+async fn a_warning_precedes_the_end_and_a_renewal_withdraws_it() {
     let world = World::new("warned").await;
     let _operator = world.primary(&[]).await;
     let lease = world.granted("lease", json!({"ttlSeconds": 8, "warnBeforeSeconds": 5})).await;
@@ -116,10 +122,11 @@ pub(crate) async fn a_warning_comes_before_the_end_and_a_renewal_takes_it_back()
         .await;
     world.wait_lease("lease", "ends soon", is_warned).await;
     world.wait_gone("lease").await;
-    world.print_lateness("lease");
+    world.assert_punctual("lease");
 }
 
-pub(crate) async fn what_is_granted_lies_between_the_minimum_and_the_maximum() {
+#[trial]
+async fn granted_ttls_lie_between_the_minimum_and_the_maximum() {
     let world = World::new("bounds").await;
     let _operator = world.primary(&["--min-ttl", "2s", "--max-ttl", "3s"]).await;
     let granted = async |name, asked| {
@@ -130,6 +137,6 @@ pub(crate) async fn what_is_granted_lies_between_the_minimum_and_the_maximum() {
     assert_eq!(granted("long", 9_000_000_000_i64).await, Some(3));
     world.wait_all_gone().await;
     for name in ["short", "long"] {
-        world.print_lateness(name);
+        world.assert_punctual(name);
     }
 }

@@ -6,18 +6,19 @@ use futures::future::join_all;
 use k8s_openapi::jiff::Timestamp;
 use lessor_api::Lease;
 use lessor_cluster::Tool;
+use lessor_kit::{
+    requests::{Step, reached},
+    trial,
+    world::{MOMENT, World, came_too_late, heavy, until},
+};
 use serde_json::json;
 use tokio::{
     process::Command,
     time::{Instant, sleep, sleep_until},
 };
 
-use crate::{
-    requests::{Step, reached},
-    world::{MOMENT, World, came_too_late, heavy, until},
-};
-
-pub(crate) async fn a_renewal_just_before_the_deadline_keeps_the_lease_and_one_just_after_is_refused() {
+#[trial]
+async fn a_renewal_just_before_the_deadline_keeps_the_lease_and_one_just_after_is_refused() {
     let world = World::new("renewal").await;
     let _operator = world.primary(&["--linger", "3s"]).await;
     world.config_map("attached", json!({"lessor.dev/lease": "lease"}), &["a"]).await;
@@ -37,12 +38,13 @@ pub(crate) async fn a_renewal_just_before_the_deadline_keeps_the_lease_and_one_j
     assert!(came_too_late(&shorter), "{shorter:?}");
     world.wait_map_gone("attached").await;
     world.wait_gone("lease").await;
-    world.print_lateness("lease");
+    world.assert_punctual("lease");
 }
 
 /// Twenty holders renew ten times each as late as they dare: whoever was in time comes later next time, whoever
 /// was late earlier, so that renewals and ends come ever closer.
-pub(crate) async fn two_hundred_renewals_race_expiries_and_each_that_is_accepted_is_honoured() {
+#[trial(not_by_chart)]
+async fn two_hundred_renewals_race_expiries_and_each_that_is_accepted_is_honoured() {
     let _heavy = heavy().await;
     let world = World::new("race").await;
     let _operator = world.primary(&[]).await;
@@ -105,7 +107,8 @@ fn deadline(lease: &Lease) -> Instant {
     Instant::now() + Duration::try_from(ahead).unwrap_or_default()
 }
 
-pub(crate) async fn kubectl_wait_returns_at_once_after_a_renewal_that_cost_no_request() {
+#[trial(not_by_chart)]
+async fn kubectl_wait_returns_at_once_after_a_renewal_that_cost_no_request() {
     let world = World::new("wait").await;
     let _operator = world.primary(&[]).await;
     world.granted("lease", json!({"ttlSeconds": 600})).await;
@@ -128,7 +131,8 @@ pub(crate) async fn kubectl_wait_returns_at_once_after_a_renewal_that_cost_no_re
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-pub(crate) async fn an_end_that_was_decided_before_a_renewal_never_goes_through() {
+#[trial]
+async fn an_end_that_was_decided_before_a_renewal_never_goes_through() {
     let world = World::new("decided").await;
     let (proxy, _operator) = world.proxied(&[]).await;
     world.config_map("attached", json!({"lessor.dev/lease": "lease"}), &["a"]).await;
@@ -157,10 +161,11 @@ pub(crate) async fn an_end_that_was_decided_before_a_renewal_never_goes_through(
     }
     world.wait_gone("lease").await;
     world.wait_map_gone("attached").await;
-    world.print_lateness("lease");
+    world.assert_punctual("lease");
 }
 
-pub(crate) async fn an_end_that_arrives_after_the_death_of_its_operator_spares_a_renewed_lease() {
+#[trial]
+async fn an_end_that_arrives_after_the_death_of_its_operator_spares_a_renewed_lease() {
     let world = World::new("posthumous").await;
     let (proxy, operator) = world.proxied(&["--lease-duration", "2s"]).await;
     let commit = proxy.hold_request(Step::Commit.of("lease"));

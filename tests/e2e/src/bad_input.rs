@@ -5,35 +5,35 @@ use std::time::Duration;
 use k8s_openapi::api::{core::v1::ConfigMap, events::v1::Event};
 use kube::api::{Patch, PatchParams};
 use lessor_api::Lease;
+use lessor_kit::{
+    trial,
+    world::{MOMENT, World, attached, condition, has_condition, holder, until},
+};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::world::{MOMENT, World, attached, condition, has_condition, holder, until};
+/// A lease that has nothing to do with what is wrong, and must end in time.
+async fn witness(world: &World) -> &'static str {
+    world.config_map("witness", json!({"lessor.dev/lease": "witness"}), &["a"]).await;
+    world.granted("witness", json!({"ttlSeconds": 2})).await;
+    "witness"
+}
 
-impl World {
-    /// A lease that has nothing to do with what is wrong, and must end in time.
-    async fn witness(&self) -> &'static str {
-        self.config_map("witness", json!({"lessor.dev/lease": "witness"}), &["a"]).await;
-        self.granted("witness", json!({"ttlSeconds": 2})).await;
-        "witness"
-    }
+async fn assert_witness_ended_in_time(world: &World, witness: &str) {
+    world.wait_map_gone(witness).await;
+    world.wait_gone(witness).await;
+    world.assert_punctual(witness);
+}
 
-    async fn assert_witness_ended_in_time(&self, witness: &str) {
-        self.wait_map_gone(witness).await;
-        self.wait_gone(witness).await;
-        self.print_lateness(witness);
-    }
-
-    /// Makes a ConfigMap of these annotations, and waits for the warning about it.
-    async fn warned(&self, name: &str, annotations: Value, reason: &str) -> (ConfigMap, Event) {
-        let map = self.config_map(name, annotations, &["a", "b"]).await;
-        let event = self.wait_event(name, reason).await;
-        assert_eq!(event.type_.as_deref(), Some("Warning"));
-        let regarding = event.regarding.clone().expect("an object");
-        assert_eq!((regarding.kind.as_deref(), regarding.uid), (Some("ConfigMap"), map.metadata.uid.clone()));
-        self.print(format_args!("{name}: {}", event.note.as_deref().unwrap_or_default()));
-        (map, event)
-    }
+/// Makes a ConfigMap of these annotations, and waits for the warning about it.
+async fn warned(world: &World, name: &str, annotations: Value, reason: &str) -> (ConfigMap, Event) {
+    let map = world.config_map(name, annotations, &["a", "b"]).await;
+    let event = world.wait_event(name, reason).await;
+    assert_eq!(event.type_.as_deref(), Some("Warning"));
+    let regarding = event.regarding.clone().expect("an object");
+    assert_eq!((regarding.kind.as_deref(), regarding.uid), (Some("ConfigMap"), map.metadata.uid.clone()));
+    world.print(format_args!("{name}: {}", event.note.as_deref().unwrap_or_default()));
+    (map, event)
 }
 
 fn is_hindered(lease: &Lease) -> bool {
@@ -44,10 +44,11 @@ fn why(lease: &Lease) -> &str {
     condition(lease, "Released").map(|condition| condition.message.as_str()).unwrap_or_default()
 }
 
-pub(crate) async fn annotations_that_make_no_sense_are_warned_of_and_change_nothing() {
+#[trial]
+async fn invalid_annotations_cause_a_warning_and_change_nothing() {
     let world = World::new("annotations").await;
     let _operator = world.primary(&["--pending-warning", "1s"]).await;
-    let witness = world.witness().await;
+    let witness = witness(&world).await;
     let long = "x".repeat(10 * 1024);
     let nested = json!({"a": {"lease": "x"}}).to_string();
     let cases = [
@@ -66,17 +67,17 @@ pub(crate) async fn annotations_that_make_no_sense_are_warned_of_and_change_noth
     ];
     let mut maps = Vec::new();
     for (name, annotations, hint) in cases {
-        let (map, event) = world.warned(name, annotations, "AttachmentInvalid").await;
+        let (map, event) = warned(&world, name, annotations, "AttachmentInvalid").await;
         let note = event.note.expect("a note");
         assert!(note.contains(hint), "{name}: {note}");
         maps.push((name, map));
     }
     let (map, event) =
-        world.warned("nobody", json!({"lessor.dev/lease": "nobody"}), "AttachmentPending").await;
+        warned(&world, "nobody", json!({"lessor.dev/lease": "nobody"}), "AttachmentPending").await;
     assert!(event.note.expect("a note").contains("nobody"));
     maps.push(("nobody", map));
 
-    world.assert_witness_ended_in_time(witness).await;
+    assert_witness_ended_in_time(&world, witness).await;
     for (name, map) in maps {
         assert_eq!(world.map(name).await, map, "{name} is as it was");
     }
@@ -84,18 +85,20 @@ pub(crate) async fn annotations_that_make_no_sense_are_warned_of_and_change_noth
     assert_eq!(removals.requests(), 1, "only the witness's: {removals}");
 }
 
-pub(crate) async fn one_bad_annotation_spoils_no_other_of_its_object() {
+#[trial]
+async fn an_invalid_annotation_leaves_others_of_its_object_in_force() {
     let world = World::new("partly").await;
     let _operator = world.primary(&[]).await;
     let annotations = json!({"key.lessor.dev/a": "no name", "key.lessor.dev/b": "lease"});
-    world.warned("shared", annotations, "AttachmentInvalid").await;
+    warned(&world, "shared", annotations, "AttachmentInvalid").await;
     world.granted("lease", json!({"ttlSeconds": 1})).await;
     let map = world.wait_keys("shared", &["a"]).await;
     assert_eq!(json!(map.metadata.annotations), json!({"key.lessor.dev/a": "no name"}));
     world.wait_gone("lease").await;
 }
 
-pub(crate) async fn a_key_that_is_not_there_counts_as_attached_and_only_its_annotation_goes() {
+#[trial]
+async fn a_missing_key_counts_as_attached_and_only_its_annotation_is_removed() {
     let world = World::new("no-key").await;
     let _operator = world.primary(&[]).await;
     let annotations = json!({"key.lessor.dev/missing": "lease", "example.com/kept": "yes"});
@@ -109,7 +112,8 @@ pub(crate) async fn a_key_that_is_not_there_counts_as_attached_and_only_its_anno
     assert_eq!(after.metadata.uid, before.metadata.uid);
 }
 
-pub(crate) async fn an_immutable_config_map_keeps_its_keys_and_the_lease_says_why() {
+#[trial]
+async fn an_immutable_config_map_keeps_its_keys_and_a_condition_gives_the_reason() {
     let world = World::new("immutable").await;
     let _operator = world.primary(&[]).await;
     let make = async |name: &str| {
@@ -126,7 +130,7 @@ pub(crate) async fn an_immutable_config_map_keeps_its_keys_and_the_lease_says_wh
     let whole = json!({"metadata": {"name": "whole", "annotations": {"lessor.dev/lease": "whole"}}, "immutable": true});
     world.create_map(whole).await;
     world.lease("whole", json!({"ttlSeconds": 1})).await;
-    let witness = world.witness().await;
+    let witness = witness(&world).await;
     for name in ["deleted", "detached"] {
         let stuck = world.wait_lease(name, "is hindered", is_hindered).await;
         assert!(why(&stuck).contains("immutable") && why(&stuck).contains(name), "{}", why(&stuck));
@@ -134,7 +138,7 @@ pub(crate) async fn an_immutable_config_map_keeps_its_keys_and_the_lease_says_wh
         assert_eq!(event.type_.as_deref(), Some("Warning"));
         assert_eq!(event.regarding.and_then(|object| object.kind).as_deref(), Some("ConfigMap"));
     }
-    world.assert_witness_ended_in_time(witness).await;
+    assert_witness_ended_in_time(&world, witness).await;
     world.wait_map_gone("whole").await;
     world.wait_gone("whole").await;
 
@@ -160,7 +164,8 @@ pub(crate) async fn an_immutable_config_map_keeps_its_keys_and_the_lease_says_wh
     assert_eq!(world.keys("detached").await, ["a"]);
 }
 
-pub(crate) async fn a_ttl_of_285_years_is_granted_and_hinders_nobody() {
+#[trial]
+async fn a_ttl_of_285_years_is_granted_and_delays_no_other_lease() {
     let world = World::new("centuries").await;
     let operator = world.primary(&[]).await;
     let spec = json!({"ttlSeconds": 9_000_000_000_i64, "maxLifetimeSeconds": 9_000_000_000_i64,
@@ -171,8 +176,8 @@ pub(crate) async fn a_ttl_of_285_years_is_granted_and_hinders_nobody() {
     let (granted, expires) = (lease.grant_time.expect("a time").0, lease.expiry_time.expect("a time").0);
     assert!((284..=286).contains(&(years(expires) - years(granted))), "{granted} … {expires}");
     world.renew("long").await.expect("a renewal");
-    let witness = world.witness().await;
-    world.assert_witness_ended_in_time(witness).await;
+    let witness = witness(&world).await;
+    assert_witness_ended_in_time(&world, witness).await;
     // Neither does it confuse one that starts anew.
     operator.stop().await.expect("it stops");
     let _next = world.primary(&[]).await;
@@ -180,10 +185,11 @@ pub(crate) async fn a_ttl_of_285_years_is_granted_and_hinders_nobody() {
     assert!(!world.leases().get("long").await.expect("it lives").is_ended());
     world.change("long", json!({"ttlSeconds": 1})).await.expect("a renewal");
     world.wait_gone("long").await;
-    world.print_lateness("long");
+    world.assert_punctual("long");
 }
 
-pub(crate) async fn an_object_with_finalizers_of_its_own_is_waited_for_without_spinning() {
+#[trial]
+async fn the_operator_waits_without_polling_for_an_object_with_other_finalizers() {
     let world = World::new("finalizers").await;
     let operator = world.primary(&[]).await;
     world
@@ -192,11 +198,11 @@ pub(crate) async fn an_object_with_finalizers_of_its_own_is_waited_for_without_s
         }, "data": {"a": "b"}}))
         .await;
     world.granted("lease", json!({"ttlSeconds": 1})).await;
-    let witness = world.witness().await;
+    let witness = witness(&world).await;
     let stuck = world.wait_lease("lease", "is hindered", is_hindered).await;
     assert!(why(&stuck).contains("stuck") && why(&stuck).contains("finalizers"), "{}", why(&stuck));
     assert!(world.map("stuck").await.metadata.deletion_timestamp.is_some());
-    world.assert_witness_ended_in_time(witness).await;
+    assert_witness_ended_in_time(&world, witness).await;
     sleep(MOMENT).await;
 
     let mark = world.mark();
@@ -218,7 +224,8 @@ pub(crate) async fn an_object_with_finalizers_of_its_own_is_waited_for_without_s
     world.wait_gone("lease").await;
 }
 
-pub(crate) async fn leases_that_cannot_be_are_refused_by_the_api_server_and_leave_the_operator_alone() {
+#[trial]
+async fn the_api_server_refuses_invalid_leases_and_the_operator_never_gets_them() {
     let world = World::new("refused").await;
     let operator = world.primary(&[]).await;
     for spec in [
@@ -236,7 +243,7 @@ pub(crate) async fn leases_that_cannot_be_are_refused_by_the_api_server_and_leav
             other => panic!("{spec}: {other:?}"),
         }
     }
-    let witness = world.witness().await;
-    world.assert_witness_ended_in_time(witness).await;
+    let witness = witness(&world).await;
+    assert_witness_ended_in_time(&world, witness).await;
     assert_eq!(operator.exit_status(), None);
 }

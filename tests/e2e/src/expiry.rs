@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use lessor_api::Lease;
+use lessor_kit::{
+    trial,
+    world::{MOMENT, World, has_condition, heavy, until},
+};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::world::{MOMENT, World, has_condition, heavy, until};
-
-pub(crate) async fn a_lease_that_is_not_renewed_ends_after_its_deadline_and_never_before() {
+#[trial]
+async fn a_lease_that_is_not_renewed_ends_after_its_deadline_and_never_before() {
     let world = World::new("expiry").await;
     let _operator = world.primary(&[]).await;
     let bystander = world.bystander().await;
@@ -23,29 +26,32 @@ pub(crate) async fn a_lease_that_is_not_renewed_ends_after_its_deadline_and_neve
     world.wait_gone("short").await;
     let life = world.life("short");
     assert_eq!(life.ttl, Duration::from_secs(2));
-    world.print_lateness("short");
+    world.assert_punctual("short");
     world.wait_event("short", "Expired").await;
     bystander.assert_untouched().await;
 }
 
-pub(crate) async fn a_lease_with_nothing_attached_ends_too() {
+#[trial]
+async fn a_lease_with_nothing_attached_ends_too() {
     let world = World::new("alone").await;
     let _operator = world.primary(&[]).await;
     world.lease("alone", json!({"ttlSeconds": 1})).await;
     world.wait_gone("alone").await;
-    world.print_lateness("alone");
+    world.assert_punctual("alone");
 }
 
-pub(crate) async fn a_lease_made_before_any_operator_runs_is_granted_a_full_ttl_by_the_first() {
+#[trial]
+async fn a_lease_made_before_any_operator_runs_is_granted_a_full_ttl_by_the_first() {
     let world = World::new("first").await;
     world.lease("early", json!({"ttlSeconds": 1})).await;
     sleep(Duration::from_secs(2)).await;
     let _operator = world.operator(&[]);
     world.wait_gone("early").await;
-    world.print_lateness("early");
+    world.assert_punctual("early");
 }
 
-pub(crate) async fn two_hundred_leases_all_end_in_time() {
+#[trial(not_by_chart)]
+async fn two_hundred_leases_all_end_in_time() {
     let _heavy = heavy().await;
     let world = World::new("many").await;
     let _operator = world.primary(&[]).await;
@@ -73,7 +79,8 @@ pub(crate) async fn two_hundred_leases_all_end_in_time() {
     world.print(format_args!("ended {} after their deadlines", world.lateness(&lives, Duration::ZERO)));
 }
 
-pub(crate) async fn retain_keeps_the_expired_lease_until_somebody_deletes_it() {
+#[trial]
+async fn retain_keeps_the_expired_lease_until_it_is_deleted() {
     let world = World::new("retain").await;
     let _operator = world.primary(&[]).await;
     world.config_map("attached", json!({"lessor.dev/lease": "kept"}), &["a"]).await;
@@ -94,7 +101,8 @@ pub(crate) async fn retain_keeps_the_expired_lease_until_somebody_deletes_it() {
     assert_eq!(world.map("late").await, late);
 }
 
-pub(crate) async fn retain_keeps_no_lease_that_is_revoked() {
+#[trial]
+async fn retain_keeps_no_lease_that_is_revoked() {
     let world = World::new("retain-revoked").await;
     let _operator = world.primary(&[]).await;
     world.granted("gone", json!({"ttlSeconds": 600, "afterExpiry": "Retain"})).await;
@@ -102,7 +110,8 @@ pub(crate) async fn retain_keeps_no_lease_that_is_revoked() {
     world.wait_gone("gone").await;
 }
 
-pub(crate) async fn a_shorter_ttl_counts_from_the_change_and_is_published_at_once() {
+#[trial]
+async fn a_shorter_ttl_counts_from_the_change_and_is_published_at_once() {
     let world = World::new("shorter").await;
     let _operator = world.primary(&[]).await;
     let before = world.granted("lease", json!({"ttlSeconds": 600})).await.status.expect("a status");
@@ -113,10 +122,11 @@ pub(crate) async fn a_shorter_ttl_counts_from_the_change_and_is_published_at_onc
     };
     world.wait_lease("lease", "has a shorter TTL", is_short).await;
     world.wait_gone("lease").await;
-    world.print_lateness("lease");
+    world.assert_punctual("lease");
 }
 
-pub(crate) async fn a_name_used_again_is_another_lease() {
+#[trial]
+async fn a_name_used_again_is_another_lease() {
     let world = World::new("again").await;
     let _operator = world.primary(&[]).await;
     let first = world.granted("lease", json!({"ttlSeconds": 1})).await;

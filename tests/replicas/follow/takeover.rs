@@ -3,19 +3,21 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::SignedDuration;
+use lessor_kit::{
+    trial,
+    world::{World, until},
+};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::{
-    sources::{ALL, Heartbeat, Pods, check, followed},
-    world::{World, until},
-};
+use super::sources::{ALL, Heartbeat, Pods, check, followed};
 
 fn node(world: &World) -> Value {
     json!({"node": {"name": world.namespace}})
 }
 
-pub(crate) async fn a_takeover_moves_no_deadline_and_ends_nothing_that_beats() {
+#[trial]
+async fn a_takeover_moves_no_deadline_and_ends_nothing_that_beats() {
     let world = World::new("takeover").await;
     let mut heart = Heartbeat::of_node(&world);
     heart.create().await;
@@ -50,7 +52,8 @@ pub(crate) async fn a_takeover_moves_no_deadline_and_ends_nothing_that_beats() {
     check(&world);
 }
 
-pub(crate) async fn restarts_end_nothing_that_beats() {
+#[trial]
+async fn restarts_end_nothing_that_beats() {
     const TTL: u64 = 8;
     let world = World::new("restarts").await;
     let mut heart = Heartbeat::of_node(&world);

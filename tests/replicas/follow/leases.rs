@@ -5,20 +5,18 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use lessor_api::time;
 use lessor_cluster::{audit::Entry, proxy::Faults};
+use lessor_kit::{history::Spread, trial, world::World};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::{
-    history::Spread,
-    sources::{ALL, Heartbeat, check, followed, late_after, late_after_most, wait_following},
-    world::World,
-};
+use super::sources::{ALL, Heartbeat, check, followed, late_after, late_after_most, wait_following};
 
 fn lease(name: &str) -> Value {
     json!({"lease": {"name": name}})
 }
 
-pub(crate) async fn a_lease_lives_by_the_renewals_of_another_and_outlives_it_by_its_ttl() {
+#[trial]
+async fn a_lease_lives_by_the_renewals_of_another_and_outlives_it_by_its_ttl() {
     // Long enough for a renewal a second to come in time on a machine that is busy with other tests.
     const TTL: u64 = 10;
     let world = World::new("lease").await;
@@ -46,7 +44,7 @@ pub(crate) async fn a_lease_lives_by_the_renewals_of_another_and_outlives_it_by_
     world.change("held", json!({"suspend": false})).await.expect("it goes on");
     let asked = Timestamp::now();
     world.renew("held").await.expect("a renewal");
-    let last = crate::history::Write { asked, answered: Timestamp::now() };
+    let last = lessor_kit::history::Write { asked, answered: Timestamp::now() };
     for name in ["first", "second"] {
         world.wait_gone(name).await;
         let late = Spread::of([late_after(&world, &world.life(name), last)]);
@@ -63,7 +61,8 @@ pub(crate) async fn a_lease_lives_by_the_renewals_of_another_and_outlives_it_by_
 }
 
 /// All that it follows is read before its end, one after the other, which takes longer than what was read is new.
-pub(crate) async fn a_lease_ends_though_a_long_chain_is_read_slowly() {
+#[trial]
+async fn a_lease_ends_even_if_a_long_chain_is_read_slowly() {
     const SLOW: Duration = Duration::from_millis(500);
     let world = World::new("chain").await;
     let (proxy, _operator) = world.proxied(&[]).await;
@@ -75,7 +74,7 @@ pub(crate) async fn a_lease_ends_though_a_long_chain_is_read_slowly() {
     proxy.set_faults([Faults::new(1).delay(SLOW)]);
     let asked = Timestamp::now();
     world.renew("held").await.expect("a renewal");
-    let last = crate::history::Write { asked, answered: Timestamp::now() };
+    let last = lessor_kit::history::Write { asked, answered: Timestamp::now() };
     world.wait_gone("last").await;
     // Four are read, and a few writes are on their way with them.
     let late = late_after_most(&world, &world.life("last"), last, 8 * SLOW);
@@ -86,7 +85,8 @@ pub(crate) async fn a_lease_ends_though_a_long_chain_is_read_slowly() {
     check(&world);
 }
 
-pub(crate) async fn leases_that_follow_one_another_in_a_circle_live_by_themselves() {
+#[trial]
+async fn leases_that_follow_one_another_in_a_circle_live_by_themselves() {
     let world = World::new("circle").await;
     let _operator = world.primary(&ALL).await;
     for (name, source) in [("a", "b"), ("b", "c"), ("c", "a")] {
@@ -102,14 +102,15 @@ pub(crate) async fn leases_that_follow_one_another_in_a_circle_live_by_themselve
     }
     // Its renewals kept none of the others alive, as long as there was a circle.
     world.wait_gone("b").await;
-    world.print_lateness("b");
+    world.assert_punctual("b");
     // Now that it is open, each follows whoever comes.
     world.granted("b", json!({"ttlSeconds": 60})).await;
     wait_following(&world, "a", "SourceAlive").await;
     check(&world);
 }
 
-pub(crate) async fn a_source_in_another_namespace_cannot_be_named() {
+#[trial]
+async fn a_source_in_another_namespace_cannot_be_named() {
     let world = World::new("foreign").await;
     let strict = |from: Value| {
         let lease = json!({

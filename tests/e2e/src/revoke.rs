@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, api::DeleteParams};
+use lessor_kit::{
+    requests::{Step, reached},
+    trial,
+    world::{World, came_too_late, has_condition, until},
+};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::{
-    requests::{Step, reached},
-    world::{World, came_too_late, has_condition, until},
-};
-
-pub(crate) async fn a_deleted_lease_is_revoked_and_renewals_after_that_are_refused() {
+#[trial]
+async fn a_deleted_lease_is_revoked_and_renewals_after_that_are_refused() {
     let world = World::new("revoke").await;
     let _operator = world.primary(&["--linger", "3s"]).await;
     let bystander = world.bystander().await;
@@ -31,7 +32,8 @@ pub(crate) async fn a_deleted_lease_is_revoked_and_renewals_after_that_are_refus
     bystander.assert_untouched().await;
 }
 
-pub(crate) async fn a_renewal_between_a_deletion_and_the_commit_of_the_end_saves_nothing() {
+#[trial]
+async fn a_renewal_between_a_deletion_and_the_commit_of_the_end_saves_nothing() {
     let world = World::new("saves-nothing").await;
     let (proxy, _operator) = world.proxied(&[]).await;
     world.config_map("attached", json!({"lessor.dev/lease": "lease"}), &["a"]).await;
@@ -45,7 +47,8 @@ pub(crate) async fn a_renewal_between_a_deletion_and_the_commit_of_the_end_saves
     world.wait_gone("lease").await;
 }
 
-pub(crate) async fn a_deletion_while_no_operator_runs_waits_for_one() {
+#[trial]
+async fn a_deletion_while_no_operator_runs_waits_for_one() {
     let world = World::new("revoke-later").await;
     let operator = world.primary(&[]).await;
     world.config_map("attached", json!({"lessor.dev/lease": "lease"}), &["a"]).await;
@@ -60,14 +63,16 @@ pub(crate) async fn a_deletion_while_no_operator_runs_waits_for_one() {
     world.wait_gone("lease").await;
 }
 
-pub(crate) async fn a_lease_that_was_never_granted_can_be_deleted() {
+#[trial]
+async fn a_lease_that_was_never_granted_can_be_deleted() {
     let world = World::new("ungranted").await;
     world.lease("lease", json!({"ttlSeconds": 600})).await;
     world.revoke("lease").await;
     world.wait_gone("lease").await;
 }
 
-pub(crate) async fn a_namespace_with_leases_can_be_deleted() {
+#[trial]
+async fn a_namespace_with_leases_can_be_deleted() {
     let world = World::new("namespace").await;
     let _operator = world.primary(&[]).await;
     world.config_map("whole", json!({"lessor.dev/lease": "lease"}), &["a"]).await;

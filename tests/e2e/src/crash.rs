@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use serde_json::json;
-use tokio::time::sleep;
-
-use crate::{
+use lessor_kit::{
     requests::{Step, reached},
+    trial,
     world::{MOMENT, World, attached},
 };
+use serde_json::json;
+use tokio::time::sleep;
 
 /// What becomes of the request that was under way when the operator died.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,19 +76,23 @@ async fn die_at(step: Step, fate: Fate) {
     bystander.assert_untouched().await;
 }
 
-pub(crate) async fn an_end_is_complete_though_the_operator_dies_before_any_step_of_it() {
+#[trial]
+async fn an_end_completes_even_if_the_operator_dies_before_any_of_its_steps() {
     join_all(Step::ALL.map(|step| die_at(step, Fate::Lost))).await;
 }
 
-pub(crate) async fn an_end_is_complete_though_the_operator_dies_after_any_step_of_it() {
+#[trial]
+async fn an_end_completes_even_if_the_operator_dies_after_any_of_its_steps() {
     join_all(Step::ALL.map(|step| die_at(step, Fate::Done))).await;
 }
 
-pub(crate) async fn what_a_dead_operator_had_sent_does_no_harm_when_it_arrives_late() {
+#[trial]
+async fn requests_of_a_dead_operator_do_no_harm_when_they_arrive_late() {
     join_all(Step::ALL.map(|step| die_at(step, Fate::Late))).await;
 }
 
-pub(crate) async fn leases_that_ended_while_no_operator_ran_end_afterwards() {
+#[trial]
+async fn leases_due_while_no_operator_ran_end_afterwards() {
     let world = World::new("away").await;
     let operator = world.primary(&[]).await;
     for (name, ttl) in [("over", 1), ("deleted", 600), ("renewed", 5)] {
@@ -114,7 +118,8 @@ pub(crate) async fn leases_that_ended_while_no_operator_ran_end_afterwards() {
     world.life("over").lateness();
 }
 
-pub(crate) async fn restarts_move_no_deadline_by_more_than_a_few_seconds_however_often() {
+#[trial(not_by_chart)]
+async fn restarts_move_no_deadline_by_more_than_a_few_seconds_however_often() {
     const ARGS: [&str; 4] = ["--lease-duration", "2s", "--max-clock-skew", "0s"];
     let world = World::new("restarts").await;
     let mut operator = world.primary(&ARGS).await;

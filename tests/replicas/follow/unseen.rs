@@ -7,20 +7,18 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
+use lessor_kit::{history::Spread, trial, world::World};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::{
-    history::Spread,
-    sources::{ALL, Heartbeat, check, followed, late_after, wait_following},
-    world::World,
-};
+use super::sources::{ALL, Heartbeat, check, followed, late_after, wait_following};
 
 fn node(world: &World) -> Value {
     json!({"node": {"name": world.namespace}})
 }
 
-pub(crate) async fn what_is_not_enabled_keeps_its_followers_from_ending_until_it_is() {
+#[trial]
+async fn leases_that_follow_a_disabled_kind_do_not_end_until_it_is_enabled() {
     let world = World::new("disabled").await;
     let mut heart = Heartbeat::of_node(&world);
     heart.create().await;
@@ -31,7 +29,7 @@ pub(crate) async fn what_is_not_enabled_keeps_its_followers_from_ending_until_it
     world.granted("capped", capped).await;
     world.granted("revoked", json!({"ttlSeconds": 2, "renewFrom": node(&world)})).await;
     let lease = wait_following(&world, "lease", "NotEnabled").await;
-    let message = &crate::world::condition(&lease, "Following").expect("a condition").message;
+    let message = &lessor_kit::world::condition(&lease, "Following").expect("a condition").message;
     assert!(message.contains("--follow"), "{message}");
     world.wait_event("lease", "NotFollowing").await;
     // The cap and a deletion end it all the same.
@@ -54,7 +52,8 @@ pub(crate) async fn what_is_not_enabled_keeps_its_followers_from_ending_until_it
     check(&world);
 }
 
-pub(crate) async fn a_right_that_is_taken_away_ends_no_lease_and_one_that_is_given_back_lets_them_go_on() {
+#[trial]
+async fn a_revoked_permission_ends_no_lease_and_a_restored_one_resumes_them() {
     let world = World::new("rights").await;
     let mut heart = Heartbeat::new(&world, &world.namespace, "heart");
     heart.create().await;
@@ -63,7 +62,7 @@ pub(crate) async fn a_right_that_is_taken_away_ends_no_lease_and_one_that_is_giv
         world.cluster.service_account_kubeconfig(&world.namespace, "lessor").await.expect("an account");
     let subject = format!("{}/lessor", world.namespace);
     let right = async |follow: &[&str]| {
-        let program = env!("CARGO_BIN_EXE_lessor");
+        let program = lessor_kit::program::operator();
         let mut command = std::process::Command::new(program);
         command.args(["rbac", "--namespace", &world.namespace, "--lessor", &world.lessor]);
         command.args(["--name", &world.namespace, "--service-account", &subject]).args(follow);

@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
-use lessor::runtime::AGENT;
 use lessor_cluster::Cluster;
+use lessor_kit::{
+    trial,
+    world::AGENT,
+    world::{MOMENT, World, builder, install_crds, until},
+};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::world::{MOMENT, World, builder, install_crds, until};
-
-pub(crate) async fn it_waits_for_crds_that_are_missing_and_says_so() {
+#[trial(not_by_chart)]
+async fn the_operator_waits_for_missing_crds_and_logs_them() {
     let cluster: &'static Cluster = Box::leak(Box::new(builder().start().await.expect("a cluster")));
     let world = World::on(cluster, "no-crds").await;
     let operator = world.operator(&[]);
@@ -37,7 +40,8 @@ pub(crate) async fn it_waits_for_crds_that_are_missing_and_says_so() {
     world.wait_gone("lease").await;
 }
 
-pub(crate) async fn sigterm_ends_it_in_order_and_the_next_one_leads_at_once() {
+#[trial]
+async fn after_sigterm_the_operator_resigns_and_the_next_one_leads_at_once() {
     let world = World::new("sigterm").await;
     let operator = world.primary(&[]).await;
     world.granted("lease", json!({"ttlSeconds": 600})).await;
@@ -63,7 +67,8 @@ pub(crate) async fn sigterm_ends_it_in_order_and_the_next_one_leads_at_once() {
     assert!(!world.leases().get("lease").await.expect("it lives").is_ended());
 }
 
-pub(crate) async fn a_dry_run_says_what_would_go_and_removes_nothing() {
+#[trial]
+async fn a_dry_run_reports_what_it_would_remove_and_removes_nothing() {
     let world = World::new("dry-run").await;
     let operator = world.primary(&["--dry-run"]).await;
     let whole = world.config_map("whole", json!({"lessor.dev/lease": "lease"}), &["a"]).await;

@@ -1,12 +1,15 @@
 //! What goes with a lease, and what stays.
 
 use k8s_openapi::ByteString;
+use lessor_kit::{
+    trial,
+    world::{MOMENT, World, attached},
+};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::world::{MOMENT, World, attached};
-
-pub(crate) async fn objects_and_keys_attach_by_all_three_annotations() {
+#[trial]
+async fn objects_and_keys_attach_by_all_three_annotations() {
     let world = World::new("forms").await;
     let _operator = world.primary(&[]).await;
     let bystander = world.bystander().await;
@@ -35,7 +38,8 @@ pub(crate) async fn objects_and_keys_attach_by_all_three_annotations() {
     bystander.assert_untouched().await;
 }
 
-pub(crate) async fn only_attached_keys_go_and_other_keys_and_later_edits_stay() {
+#[trial]
+async fn only_attached_keys_go_and_other_keys_and_later_edits_stay() {
     let world = World::new("keys").await;
     let _operator = world.primary(&[]).await;
     world
@@ -62,7 +66,8 @@ pub(crate) async fn only_attached_keys_go_and_other_keys_and_later_edits_stay() 
     assert_eq!(left.metadata.annotations.unwrap_or_default().len(), 0);
 }
 
-pub(crate) async fn two_keys_of_one_object_go_each_with_its_own_lease() {
+#[trial]
+async fn two_keys_of_one_object_go_each_with_its_own_lease() {
     let world = World::new("two").await;
     let _operator = world.primary(&[]).await;
     let annotations = json!({"key.lessor.dev/a": "one", "lessor.dev/keys": r#"{"b": "two"}"#});
@@ -77,7 +82,8 @@ pub(crate) async fn two_keys_of_one_object_go_each_with_its_own_lease() {
     world.wait_all_gone().await;
 }
 
-pub(crate) async fn an_object_of_one_lease_may_have_a_key_of_another() {
+#[trial]
+async fn an_object_of_one_lease_may_have_a_key_of_another() {
     let world = World::new("both").await;
     let _operator = world.primary(&[]).await;
     for name in ["key-first", "object-first"] {
@@ -104,7 +110,8 @@ pub(crate) async fn an_object_of_one_lease_may_have_a_key_of_another() {
     world.wait_all_gone().await;
 }
 
-pub(crate) async fn what_is_attached_before_its_lease_comes_waits_for_it() {
+#[trial]
+async fn an_attachment_may_precede_its_lease() {
     let world = World::new("pending").await;
     let _operator = world.primary(&["--pending-warning", "1s"]).await;
     let annotations = json!({"key.lessor.dev/a": "late"});
@@ -124,7 +131,8 @@ pub(crate) async fn what_is_attached_before_its_lease_comes_waits_for_it() {
     world.wait_gone("late").await;
 }
 
-pub(crate) async fn what_is_attached_between_an_end_and_the_release_goes_too() {
+#[trial]
+async fn objects_attached_between_an_end_and_the_release_are_removed_too() {
     let world = World::new("linger").await;
     let _operator = world.primary(&["--linger", "4s"]).await;
     world.granted("lease", json!({"ttlSeconds": 1})).await;
@@ -135,7 +143,8 @@ pub(crate) async fn what_is_attached_between_an_end_and_the_release_goes_too() {
     world.wait_gone("lease").await;
 }
 
-pub(crate) async fn detached_in_time_is_saved() {
+#[trial]
+async fn an_object_detached_in_time_survives() {
     let world = World::new("detached").await;
     let _operator = world.primary(&[]).await;
     let annotations = json!({"lessor.dev/lease": "lease", "key.lessor.dev/a": "lease"});

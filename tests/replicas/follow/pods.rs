@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use lessor_api::Lease;
+use lessor_kit::{
+    history::{Spread, Write},
+    trial,
+    world::{TOLERANCE, World},
+};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::{
-    history::{Spread, Write},
-    sources::{ALL, Pods, check, followed, late_after, wait_following},
-    world::{TOLERANCE, World},
-};
+use super::sources::{ALL, Pods, check, followed, late_after, wait_following};
 
 fn pod(name: &str) -> Value {
     json!({"pod": {"name": name}})
@@ -28,7 +29,8 @@ async fn meanwhile(what: impl Future<Output = ()>) -> Write {
     Write { asked, answered: Timestamp::now() }
 }
 
-pub(crate) async fn a_lease_lives_as_long_as_its_pod_and_its_ttl_longer() {
+#[trial]
+async fn a_lease_lives_as_long_as_its_pod_and_its_ttl_longer() {
     let world = World::new("pod").await;
     let pods = Pods::of(&world).await;
     let uid = pods.create("web").await;
@@ -46,7 +48,8 @@ pub(crate) async fn a_lease_lives_as_long_as_its_pod_and_its_ttl_longer() {
     check(&world);
 }
 
-pub(crate) async fn a_lease_ends_at_once_with_its_pod_where_it_was_told_to() {
+#[trial]
+async fn a_lease_ends_at_once_with_its_pod_if_its_spec_asks_for_it() {
     let world = World::new("onloss").await;
     let pods = Pods::of(&world).await;
     let uid = pods.create("web").await;
@@ -66,7 +69,8 @@ pub(crate) async fn a_lease_ends_at_once_with_its_pod_where_it_was_told_to() {
     check(&world);
 }
 
-pub(crate) async fn another_pod_of_the_name_is_another_pod() {
+#[trial]
+async fn another_pod_of_the_name_is_another_pod() {
     let world = World::new("reborn").await;
     let pods = Pods::of(&world).await;
     pods.create("web").await;
@@ -85,7 +89,8 @@ pub(crate) async fn another_pod_of_the_name_is_another_pod() {
     check(&world);
 }
 
-pub(crate) async fn a_pod_that_has_succeeded_or_failed_is_over() {
+#[trial]
+async fn a_pod_that_has_succeeded_or_failed_is_over() {
     let world = World::new("finished").await;
     let pods = Pods::of(&world).await;
     let _operator = world.primary(&ALL).await;
@@ -107,7 +112,8 @@ pub(crate) async fn a_pod_that_has_succeeded_or_failed_is_over() {
     check(&world);
 }
 
-pub(crate) async fn a_pod_that_was_replaced_while_no_operator_ran_is_noticed() {
+#[trial]
+async fn a_pod_that_was_replaced_while_no_operator_ran_is_noticed() {
     let world = World::new("asleep").await;
     let pods = Pods::of(&world).await;
     pods.create("web").await;
@@ -132,7 +138,8 @@ pub(crate) async fn a_pod_that_was_replaced_while_no_operator_ran_is_noticed() {
     check(&world);
 }
 
-pub(crate) async fn many_pods_are_followed_with_one_watch() {
+#[trial]
+async fn many_pods_are_followed_with_one_watch() {
     const MANY: usize = 20;
     let world = World::new("many").await;
     let pods = Pods::of(&world).await;
@@ -158,7 +165,7 @@ pub(crate) async fn many_pods_are_followed_with_one_watch() {
     assert_eq!(left, MANY / 2 + 1);
     let watches = world
         .audit(mark)
-        .agent(lessor::runtime::AGENT)
+        .agent(lessor_kit::world::AGENT)
         .filter(|entry| entry.resource == "pods" && entry.verb == "watch");
     world.print(format_args!(
         "{MANY} Pods were watched with {} watches, one after another",

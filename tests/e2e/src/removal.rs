@@ -9,19 +9,17 @@ use std::{
 use futures::future::{join, join_all};
 use kube::api::Patch;
 use lessor_cluster::audit::Entries;
+use lessor_kit::{
+    requests::{Step, reached},
+    trial,
+    world::{MOMENT, World, heavy, holder, until},
+};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::{
-    requests::{Step, reached},
-    world::{MOMENT, World, heavy, holder, until},
-};
-
-impl World {
-    /// The operator's writes of this ConfigMap.
-    fn removals(&self, name: &str) -> Entries {
-        self.all_asked().resource("", "configmaps").writes().filter(|entry| entry.name == name)
-    }
+/// The operator's writes of this ConfigMap.
+fn removals(world: &World, name: &str) -> Entries {
+    world.all_asked().resource("", "configmaps").writes().filter(|entry| entry.name == name)
 }
 
 /// One after the other, since each has its own hold: the removal is on its way, `change` happens, the removal arrives.
@@ -37,11 +35,12 @@ async fn overtake(world: &World, step: Step, annotations: Value, change: impl As
     removal.release();
     world.wait_gone("lease").await;
     sleep(MOMENT).await;
-    let codes: Vec<u16> = world.removals("map").iter().map(|entry| entry.code).collect();
+    let codes: Vec<u16> = removals(world, "map").iter().map(|entry| entry.code).collect();
     assert_eq!(codes.first(), Some(&409), "the API server refuses what was decided earlier: {codes:?}");
 }
 
-pub(crate) async fn an_object_made_anew_on_the_way_of_its_removal_survives() {
+#[trial]
+async fn an_object_made_anew_on_the_way_of_its_removal_survives() {
     let world = World::new("anew").await;
     overtake(&world, Step::DeleteObject, json!({"lessor.dev/lease": "lease"}), async |name| {
         world.delete_map(name).await;
@@ -51,7 +50,8 @@ pub(crate) async fn an_object_made_anew_on_the_way_of_its_removal_survives() {
     assert_eq!(world.keys("map").await, ["new"]);
 }
 
-pub(crate) async fn an_object_made_anew_without_annotations_on_the_way_of_its_removal_survives() {
+#[trial]
+async fn an_object_made_anew_without_annotations_on_the_way_of_its_removal_survives() {
     let world = World::new("anew-free").await;
     overtake(&world, Step::DeleteObject, json!({"lessor.dev/lease": "lease"}), async |name| {
         world.delete_map(name).await;
@@ -61,7 +61,8 @@ pub(crate) async fn an_object_made_anew_without_annotations_on_the_way_of_its_re
     assert_eq!(world.keys("map").await, ["new"]);
 }
 
-pub(crate) async fn an_object_attached_to_another_lease_on_the_way_of_its_removal_survives() {
+#[trial]
+async fn an_object_attached_to_another_lease_on_the_way_of_its_removal_survives() {
     let world = World::new("moved").await;
     overtake(&world, Step::DeleteObject, json!({"lessor.dev/lease": "lease"}), async |name| {
         world.patch_map(name, json!({"metadata": {"annotations": {"lessor.dev/lease": "other"}}})).await;
@@ -70,7 +71,8 @@ pub(crate) async fn an_object_attached_to_another_lease_on_the_way_of_its_remova
     assert_eq!(world.keys("map").await, ["a", "b"]);
 }
 
-pub(crate) async fn an_object_detached_on_the_way_of_its_removal_survives() {
+#[trial]
+async fn an_object_detached_on_the_way_of_its_removal_survives() {
     let world = World::new("freed").await;
     overtake(&world, Step::DeleteObject, json!({"lessor.dev/lease": "lease"}), async |name| {
         world.patch_map(name, json!({"metadata": {"annotations": {"lessor.dev/lease": null}}})).await;
@@ -79,7 +81,8 @@ pub(crate) async fn an_object_detached_on_the_way_of_its_removal_survives() {
     assert_eq!(world.keys("map").await, ["a", "b"]);
 }
 
-pub(crate) async fn a_key_attached_to_another_lease_on_the_way_of_its_removal_survives() {
+#[trial]
+async fn a_key_attached_to_another_lease_on_the_way_of_its_removal_survives() {
     let world = World::new("moved-key").await;
     overtake(&world, Step::RemoveKeys, json!({"key.lessor.dev/a": "lease"}), async |name| {
         world.patch_map(name, json!({"metadata": {"annotations": {"key.lessor.dev/a": "other"}}})).await;
@@ -90,7 +93,8 @@ pub(crate) async fn a_key_attached_to_another_lease_on_the_way_of_its_removal_su
     assert_eq!(json!(map.metadata.annotations), json!({"key.lessor.dev/a": "other"}));
 }
 
-pub(crate) async fn keys_of_an_object_made_anew_on_the_way_of_their_removal_survive() {
+#[trial]
+async fn keys_of_an_object_made_anew_on_the_way_of_their_removal_survive() {
     let world = World::new("anew-keys").await;
     overtake(&world, Step::RemoveKeys, json!({"key.lessor.dev/a": "lease"}), async |name| {
         world.delete_map(name).await;
@@ -100,7 +104,8 @@ pub(crate) async fn keys_of_an_object_made_anew_on_the_way_of_their_removal_surv
     assert_eq!(world.keys("map").await, ["a", "b"]);
 }
 
-pub(crate) async fn an_edit_on_the_way_of_a_removal_is_kept_and_the_key_goes_all_the_same() {
+#[trial]
+async fn an_edit_on_the_way_of_a_removal_is_kept_and_the_key_goes_all_the_same() {
     let world = World::new("edited").await;
     overtake(&world, Step::RemoveKeys, json!({"key.lessor.dev/a": "lease"}), async |name| {
         world.patch_map(name, json!({"data": {"a": "edited", "b": "edited", "c": "new"}})).await;
@@ -112,7 +117,8 @@ pub(crate) async fn an_edit_on_the_way_of_a_removal_is_kept_and_the_key_goes_all
 }
 
 /// Three writers write to one ConfigMap as fast as the API server lets them, while five keys of it are to go.
-pub(crate) async fn keys_go_and_no_edit_is_lost_in_an_object_that_others_update_all_the_time() {
+#[trial(not_by_chart)]
+async fn keys_go_and_no_edit_is_lost_in_an_object_that_others_update_all_the_time() {
     let _heavy = heavy().await;
     let world = World::new("busy").await;
     let _operator = world.primary(&[]).await;
@@ -153,7 +159,7 @@ pub(crate) async fn keys_go_and_no_edit_is_lost_in_an_object_that_others_update_
         .collect();
     assert_eq!(map.data, Some(expected), "no key is left, and no edit is lost");
     world.print(format_args!("{rate:.0} updates a second by others"));
-    let removals = world.removals("busy");
+    let removals = removals(&world, "busy");
     // What the watch has shown is too old here: only what was read just now has a chance.
     let asked = world.all_asked().resource("", "configmaps").filter(|entry| entry.name == "busy");
     let patched_blindly =
@@ -172,8 +178,8 @@ pub(crate) async fn keys_go_and_no_edit_is_lost_in_an_object_that_others_update_
     }
 }
 
-pub(crate) async fn a_hundred_keys_of_one_object_on_a_hundred_leases_that_end_together_leave_in_few_patches()
-{
+#[trial(not_by_chart)]
+async fn a_hundred_keys_of_one_object_on_a_hundred_leases_that_end_together_leave_in_few_patches() {
     let _heavy = heavy().await;
     let world = World::new("hundred").await;
     let operator = world.primary(&[]).await;
@@ -202,7 +208,7 @@ pub(crate) async fn a_hundred_keys_of_one_object_on_a_hundred_leases_that_end_to
     })
     .await;
     let ends: Vec<_> = world.lives().iter().filter_map(|life| Some(life.end?.answered)).collect();
-    let removals = world.removals("shared");
+    let removals = removals(&world, "shared");
     let refused = removals.iter().filter(|entry| !entry.is_accepted()).count();
     let spread = ends.iter().max().zip(ends.iter().min()).map(|(last, first)| last.duration_since(*first));
     world.print(format_args!(

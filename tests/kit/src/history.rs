@@ -1,4 +1,4 @@
-//! What has happened to leases, as the API server's audit log tells it: by one clock, whoever watched or slept.
+//! What has happened to leases, by the API server's audit log, and so by one clock.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -8,27 +8,31 @@ use serde_json::Value;
 
 /// A write that the API server has accepted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Write {
+pub struct Write {
     /// When its request came: it took effect after that.
-    pub(crate) asked: Timestamp,
+    pub asked: Timestamp,
     /// When its answer was ready: it had taken effect before.
-    pub(crate) answered: Timestamp,
+    pub answered: Timestamp,
 }
 
 /// The life of one lease.
 #[derive(Debug)]
-pub(crate) struct Life {
-    pub(crate) name: String,
+pub struct Life {
+    /// Its name.
+    pub name: String,
     /// As granted last.
-    pub(crate) ttl: Duration,
-    pub(crate) grant: Option<Write>,
-    pub(crate) renewals: Vec<Write>,
-    pub(crate) end: Option<Write>,
+    pub ttl: Duration,
+    /// Its first grant.
+    pub grant: Option<Write>,
+    /// All renewals, in order.
+    pub renewals: Vec<Write>,
+    /// The commit of its end.
+    pub end: Option<Write>,
 }
 
 impl Life {
     /// The grant or renewal that counts.
-    pub(crate) fn last_renewal(&self) -> Write {
+    pub fn last_renewal(&self) -> Write {
         self.renewals.last().copied().or(self.grant).expect("a lease that was granted")
     }
 
@@ -36,7 +40,7 @@ impl Life {
     ///
     /// # Panics
     /// If it has not ended, or ended before its TTL had passed since the last grant or renewal (P1, P2).
-    pub(crate) fn lateness(&self) -> SignedDuration {
+    pub fn lateness(&self) -> SignedDuration {
         let (end, last) =
             (self.end.unwrap_or_else(|| panic!("it hasn't ended: {self:?}")), self.last_renewal());
         let ttl = SignedDuration::try_from(self.ttl).expect("a TTL for a test");
@@ -47,7 +51,7 @@ impl Life {
 }
 
 /// The lives of all leases in `entries`, in the order of their names.
-pub(crate) fn lives(entries: Entries) -> Vec<Life> {
+pub fn lives(entries: Entries) -> Vec<Life> {
     // By uid; then by resourceVersion, since a write that changes nothing yields the version that was there.
     let mut versions: BTreeMap<String, BTreeMap<u64, (Write, Value)>> = BTreeMap::new();
     for entry in entries.resource("lessor.dev", "leases").writes().accepted() {
@@ -89,10 +93,12 @@ fn life(versions: &BTreeMap<u64, (Write, Value)>) -> Life {
 }
 
 /// The spread of some durations, to be printed.
-pub(crate) struct Spread(Vec<SignedDuration>);
+#[derive(Debug)]
+pub struct Spread(Vec<SignedDuration>);
 
 impl Spread {
-    pub(crate) fn of(durations: impl IntoIterator<Item = SignedDuration>) -> Self {
+    /// The spread of these.
+    pub fn of(durations: impl IntoIterator<Item = SignedDuration>) -> Self {
         let mut durations: Vec<_> = durations.into_iter().collect();
         durations.sort();
         Self(durations)

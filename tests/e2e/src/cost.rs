@@ -5,10 +5,12 @@ use std::time::Duration;
 use k8s_openapi::jiff::SignedDuration;
 use lessor_api::Lease;
 use lessor_cluster::audit::{Entries, Entry, Mark};
+use lessor_kit::{
+    trial,
+    world::{MOMENT, World, has_condition, until},
+};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
-
-use crate::world::{MOMENT, World, has_condition, until};
 
 /// Requests of the operator: for leases, attached objects, and its Lessor.
 fn cost(asked: &Entries) -> (usize, usize, usize) {
@@ -26,8 +28,8 @@ fn reads_after_silence(asked: &Entries) -> usize {
     entries.windows(2).filter(|pair| is_one(pair)).count()
 }
 
-pub(crate) async fn a_grant_costs_two_requests_a_renewal_none_an_expiry_three_and_a_revoke_two_plus_one_per_object()
- {
+#[trial(not_by_chart)]
+async fn a_grant_costs_two_requests_a_renewal_none_an_expiry_three_and_a_revoke_two_plus_one_per_object() {
     let world = World::new("cost").await;
     let _operator = world.primary(&[]).await;
     for name in ["expires", "revoked"] {
@@ -78,7 +80,8 @@ pub(crate) async fn a_grant_costs_two_requests_a_renewal_none_an_expiry_three_an
     assert_costs(step("revoke with two objects", mark).await, (2, 2));
 }
 
-pub(crate) async fn renewals_refresh_the_published_expiry_at_most_once_in_half_a_ttl() {
+#[trial(not_by_chart)]
+async fn renewals_refresh_the_published_expiry_at_most_once_in_half_a_ttl() {
     let world = World::new("refresh").await;
     let _operator = world.primary(&[]).await;
     let lease = world.granted("lease", json!({"ttlSeconds": 4})).await;
@@ -102,7 +105,8 @@ pub(crate) async fn renewals_refresh_the_published_expiry_at_most_once_in_half_a
     assert!(expiry(&refreshed) > expiry(&lease), "what is published moves on");
 }
 
-pub(crate) async fn at_rest_nobody_asks_anything_for_thirty_seconds() {
+#[trial(not_by_chart)]
+async fn an_idle_operator_sends_no_request_for_thirty_seconds() {
     let world = World::new("rest").await;
     let token =
         world.cluster.service_account_kubeconfig(&world.namespace, "lessor").await.expect("an account");
