@@ -393,7 +393,7 @@ async fn a_lease_follows_exactly_one_source() {
         (json!({"node": {}}), "name"),
         (json!({"node": {"name": ""}}), "name"),
         (json!({"node": {"name": "a".repeat(254)}}), "name"),
-        (json!({"lease": {"name": "other/a"}}), "must be a name alone"),
+        (json!({"lease": {"name": "other/a"}}), "must be a name without a namespace"),
         (json!({"pod": {"name": "a", "uid": "A"}}), "must be a uid"),
         (json!({"pod": {"name": "a", "onLoss": "Never"}}), "onLoss"),
     ] {

@@ -3,7 +3,10 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use lessor::runtime::AGENT;
-use lessor_client::{Beat, Error, Grant, HeldLease, KeepAlive, LeaseClient, Lost, Moment, Pace};
+use lessor_client::{
+    BootInstant, Error, Grant, HeldLease, KeepAlive, KeepAliveEvent, KeepAliveOptions, LeaseClient,
+    LossReason,
+};
 use lessor_cluster::proxy::Proxy;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
@@ -37,7 +40,7 @@ async fn behind_proxy(world: &World, name: &str, ttl: Duration) -> (Proxy, HeldL
     (proxy, held)
 }
 
-async fn lost(alive: &KeepAlive) -> Lost {
+async fn lost(alive: &KeepAlive) -> LossReason {
     timeout(PATIENCE, alive.lost()).await.expect("a loss")
 }
 
@@ -68,7 +71,8 @@ async fn a_renewal_costs_one_request_and_a_holder_one_watch() {
     let held = granted(&world, "thrifty", 3).await;
     let mark = world.mark();
     let mut alive = held.keep_alive();
-    let renewed = async { while !matches!(alive.next().await, Some(Beat::Renewed { renewals: 6, .. })) {} };
+    let renewed =
+        async { while !matches!(alive.next().await, Some(KeepAliveEvent::Renewed { renewals: 6, .. })) {} };
     timeout(PATIENCE, renewed).await.expect("renewals");
     drop(alive);
     let ours = world.audit(mark).filter(|entry| !entry.user_agent.starts_with(AGENT));
@@ -92,8 +96,8 @@ async fn a_holder_that_is_cut_off_is_told_before_its_lease_ends() {
     sleep(SECOND).await;
     proxy.isolate();
     let reason = lost(&alive).await;
-    let told = Moment::now();
-    assert!(matches!(reason, Lost::NotRenewed(_)), "{reason:?}");
+    let told = BootInstant::now();
+    assert!(matches!(reason, LossReason::NotRenewed(_)), "{reason:?}");
     assert!(!alive.is_alive());
     let lease = world.leases().get("cutoff").await.expect("the lease, which lives on");
     assert!(!lease.is_ended(), "told after the end");
@@ -111,8 +115,8 @@ async fn an_outage_within_the_ttl_ends_nothing() {
     let failing = async {
         loop {
             match alive.next().await.expect("a beat") {
-                Beat::Failing { failures, .. } if failures >= 3 => return,
-                Beat::Lost(lost) => panic!("{lost}"),
+                KeepAliveEvent::Failing { failures, .. } if failures >= 3 => return,
+                KeepAliveEvent::Lost(lost) => panic!("{lost}"),
                 _ => {}
             }
         }
@@ -131,10 +135,10 @@ async fn a_revoke_is_told_at_once() {
     let alive = granted(&world, "revoked", 600).await.keep_alive();
     sleep(SECOND).await;
     world.revoke("revoked").await;
-    let revoked = Moment::now();
+    let revoked = BootInstant::now();
     let lost = lost(&alive).await;
     eprintln!("told after {:?}: {lost}", revoked.elapsed());
-    assert!(matches!(lost, Lost::Revoked | Lost::Ended | Lost::Gone), "{lost:?}");
+    assert!(matches!(lost, LossReason::Revoked | LossReason::Ended | LossReason::Gone), "{lost:?}");
     assert!(revoked.elapsed() < 5 * SECOND);
 }
 
@@ -143,10 +147,10 @@ async fn without_a_watch_a_revoke_is_told_by_the_next_renewal() {
     let world = World::new("unwatched").await;
     let _operator = world.primary(&[]).await;
     let held = granted(&world, "unwatched", 6).await;
-    let alive = KeepAlive::start(held, Pace::default().without_watch());
+    let alive = KeepAlive::start(held, KeepAliveOptions::default().without_watch());
     world.revoke("unwatched").await;
     let lost = lost(&alive).await;
-    assert!(matches!(lost, Lost::Ended | Lost::Gone), "{lost:?}");
+    assert!(matches!(lost, LossReason::Ended | LossReason::Gone), "{lost:?}");
 }
 
 #[tokio::test]
@@ -193,7 +197,7 @@ async fn a_shorter_ttl_that_somebody_sets_is_kept_up_with() {
     world.change("shorter", json!({"ttlSeconds": TTL})).await.expect("a patch");
     sleep(LIFE).await;
     assert!(alive.is_alive());
-    assert_eq!(alive.held().ttl(), Duration::from_secs(TTL));
+    assert_eq!(alive.lease().ttl(), Duration::from_secs(TTL));
     assert!(!world.leases().get("shorter").await.expect("the lease").is_ended());
 }
 
@@ -216,7 +220,7 @@ async fn the_longest_lifetime_is_told_before_it_is_over() {
     let grant = Grant::new("lifetime", 5 * SECOND).max_lifetime(10 * SECOND);
     let alive = leases(&world).grant(&grant).await.expect("a grant").keep_alive();
     let lost = lost(&alive).await;
-    assert!(matches!(lost, Lost::Outlived), "{lost:?}");
+    assert!(matches!(lost, LossReason::MaxLifetime), "{lost:?}");
     let lease = world.leases().get("lifetime").await.expect("the lease");
     assert!(!lease.is_ended(), "told after the end");
     world.wait_ended("lifetime").await;
