@@ -330,9 +330,12 @@ pub struct LeaseStatus {
     #[cfg_attr(feature = "schema", x_kube(merge_strategy = ListMerge::Map(vec!["type".into()])))]
     pub conditions: Vec<Condition>,
 
-    /// The generation of the spec that this status reflects.
+    /// The generation of the spec at the last write of this status. Renewals change the generation, and the status isn't
+    /// written at every renewal, so this is usually less than `metadata.generation`.
+    // Not `observedGeneration`, because `kubectl wait` and kstatus regard a status as outdated if that is less than
+    // `metadata.generation`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed_generation: Option<i64>,
+    pub spec_generation: Option<i64>,
 
     /// The granted TTL in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "grantedTTLSeconds")]
@@ -417,7 +420,7 @@ impl Lease {
 
     /// Whether the lease was ever granted.
     pub fn is_granted(&self) -> bool {
-        self.status.as_ref().is_some_and(|status| status.observed_generation.is_some())
+        self.status.as_ref().is_some_and(|status| status.spec_generation.is_some())
     }
 
     /// Whether the lease has [`FINALIZER`].
@@ -443,7 +446,7 @@ mod tests {
     fn status_fields_have_kubernetes_names() {
         let status = json!({
             "conditions": [],
-            "observedGeneration": 1,
+            "specGeneration": 1,
             "grantedTTLSeconds": 10,
             "grantTime": "2026-01-31T12:00:00.000000Z",
             "expiryTime": "2026-01-31T12:00:10.000000Z",
@@ -465,7 +468,7 @@ mod tests {
         let mut lease = Lease::new("session-42", LeaseSpec { ttl_seconds: 10, ..LeaseSpec::default() });
         assert!(!lease.is_granted() && !lease.is_ended() && !lease.has_finalizer());
         lease.metadata.finalizers = Some(vec!["example.com/other".to_owned(), FINALIZER.to_owned()]);
-        lease.status = Some(LeaseStatus { observed_generation: Some(1), ..LeaseStatus::default() });
+        lease.status = Some(LeaseStatus { spec_generation: Some(1), ..LeaseStatus::default() });
         assert!(lease.is_granted() && !lease.is_ended() && lease.has_finalizer());
         lease.status.as_mut().unwrap().end_time =
             Some(crate::time::micro("2026-01-31T12:00:00Z".parse().unwrap()));

@@ -25,7 +25,7 @@ pub(super) struct Validity {
     /// Whether the deadline is the end of `spec.maxLifetimeSeconds`, which no renewal moves.
     pub(super) capped: bool,
     requested_ttl: i64,
-    /// Set after a change of `spec.ttlSeconds`: the primary hasn't observed it while `status.observedGeneration` is below
+    /// Set after a change of `spec.ttlSeconds`: the primary hasn't observed it while `status.specGeneration` is below
     /// this.
     unobserved_below: Option<i64>,
 }
@@ -67,7 +67,7 @@ impl Validity {
             self.requested_ttl = requested;
             self.unobserved_below = lease.metadata.generation;
         }
-        let observed = status.observed_generation.unwrap_or_default();
+        let observed = status.spec_generation.unwrap_or_default();
         let unobserved = self.unobserved_below.is_some_and(|generation| observed < generation);
         if !unobserved {
             self.unobserved_below = None;
@@ -117,7 +117,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_granted_ttl_counts_and_not_the_requested_one() {
         let granted = |ttl: i64| {
-            let status = json!({"grantedTTLSeconds": ttl, "observedGeneration": 1});
+            let status = json!({"grantedTTLSeconds": ttl, "specGeneration": 1});
             Validity::new(&response(json!({"ttlSeconds": 10}), status, 1)).unwrap().ttl.as_secs()
         };
         assert_eq!(granted(30), 30);
@@ -127,8 +127,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_shorter_ttl_counts_at_once_and_a_longer_one_once_it_is_granted() {
-        let status =
-            |granted: i64, seen: i64| json!({"grantedTTLSeconds": granted, "observedGeneration": seen});
+        let status = |granted: i64, seen: i64| json!({"grantedTTLSeconds": granted, "specGeneration": seen});
         let validity = Validity::new(&response(json!({"ttlSeconds": 30}), status(30, 1), 1)).unwrap();
 
         let shorter = validity.renewed(&response(json!({"ttlSeconds": 10}), status(30, 1), 5)).unwrap();
