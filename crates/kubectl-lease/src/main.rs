@@ -123,12 +123,65 @@ async fn perform(cli: Cli) -> CliResult<ExitCode> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
+
+    /// The narrowest supported terminal, in columns.
+    const NARROW: usize = 80;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// Each help text of the command line, with the command that has it.
+    fn help_texts(command: &clap::Command) -> Vec<(String, String)> {
+        let arguments = command.get_arguments().flat_map(|argument| {
+            let values = argument.get_possible_values();
+            let values: Vec<_> = values.iter().filter_map(|value| value.get_help().cloned()).collect();
+            [argument.get_help(), argument.get_long_help()].into_iter().flatten().cloned().chain(values)
+        });
+        let texts = [command.get_about(), command.get_long_about(), command.get_after_help()];
+        let texts = texts.into_iter().flatten().cloned().chain(arguments);
+        let of_command = texts.map(|text| (command.get_name().to_owned(), text.to_string()));
+        of_command.chain(command.get_subcommands().flat_map(help_texts)).collect()
+    }
+
+    #[test]
+    fn clap_wraps_only_lines_that_are_paragraphs() {
+        let mut root = Cli::command();
+        root.build();
+        for (command, text) in help_texts(&root) {
+            let lines: Vec<&str> = text.split('\n').collect();
+            let has_neighbour = |i: usize| {
+                let neighbours = [i.checked_sub(1), i.checked_add(1)];
+                neighbours.into_iter().flatten().any(|i| lines.get(i).is_some_and(|line| !line.is_empty()))
+            };
+            for (i, line) in lines.iter().enumerate() {
+                assert!(
+                    line.chars().count() <= NARROW || !has_neighbour(i),
+                    "{command}: a terminal of {NARROW} columns breaks the line {line:?}, which is part of a block"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn no_line_of_the_help_is_wider_than_the_terminal() {
+        fn check(mut command: clap::Command, width: usize) {
+            let help = command.render_long_help().to_string();
+            for line in help.lines() {
+                // clap breaks no word, and a usage line is one.
+                let has_long_word = line.trim_start().starts_with("Usage:") || !line.trim().contains(' ');
+                assert!(line.chars().count() <= width || has_long_word, "{width}: {line}\n{help}");
+            }
+            for subcommand in command.get_subcommands() {
+                check(subcommand.clone(), width);
+            }
+        }
+        for width in [NARROW, 120] {
+            let mut root = Cli::command().term_width(width);
+            root.build();
+            check(root, width);
+        }
     }
 }
