@@ -1,4 +1,4 @@
-//! The API of Lessor: custom resources and annotation grammar. Types and pure parsing, nothing else.
+#![doc = include_str!("../README.md")]
 
 pub mod attachment;
 #[cfg(feature = "schema")]
