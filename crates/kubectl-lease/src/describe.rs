@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     error::{CliError, CliResult, OTHER},
-    printer::{GREEN, RED, YELLOW},
+    style::{GREEN, RED, YELLOW},
 };
 
 /// A lease's name in kubectl's notation.

@@ -17,6 +17,7 @@ mod revoke;
 mod run;
 mod scope;
 mod status;
+mod style;
 mod table;
 mod target;
 mod tree;

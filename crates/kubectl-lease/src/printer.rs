@@ -3,16 +3,10 @@
 use std::io::{self, StdoutLock, Write};
 
 use anstream::AutoStream;
-use anstyle::{AnsiColor, Style};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use crate::{error::CliResult, table::Table};
-
-pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
-pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default();
-pub(crate) const RED: Style = AnsiColor::Red.on_default();
-pub(crate) const DIMMED: Style = Style::new().dimmed();
 
 /// `-o`.
 #[derive(Args, Debug, Clone, Copy)]
@@ -79,11 +73,6 @@ impl Printer {
     pub(crate) fn table(&mut self, table: &Table) -> io::Result<()> {
         table.lines().try_for_each(|line| self.line(line))
     }
-}
-
-/// A text with the control sequences of a style.
-pub(crate) fn styled(text: impl std::fmt::Display, style: Style) -> String {
-    format!("{style}{text}{style:#}")
 }
 
 /// A List object, as kubectl prints several objects.

@@ -13,7 +13,8 @@ use crate::{
     connect::Session,
     describe::name_of,
     error::{CliError, CliResult, PROBLEM, note},
-    printer::{OutputArgs, OutputFormat, Printer, RED, styled},
+    printer::{OutputArgs, OutputFormat, Printer},
+    style::{RED, styled},
     table::{Table, TableCell},
 };
 

@@ -2,7 +2,7 @@
 
 use anstyle::Style;
 
-use crate::printer::styled;
+use crate::style::styled;
 
 /// The space between columns.
 const GAP: usize = 3;
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn styles_do_not_count_for_the_alignment() {
-        let row = [TableCell::new("ab").with_style(crate::printer::RED), TableCell::new("c")];
+        let row = [TableCell::new("ab").with_style(crate::style::RED), TableCell::new("c")];
         assert_eq!(line(&row, &[2, 1]), "\u{1b}[31mab\u{1b}[0m   c");
     }
 }

@@ -9,7 +9,8 @@ use crate::{
     connect::Session,
     describe::{describe, full_name, lease_name, name_of},
     error::CliResult,
-    printer::{DIMMED, Printer, YELLOW, styled},
+    printer::Printer,
+    style::{DIMMED, YELLOW, styled},
 };
 
 /// Show what is removed when a lease ends

@@ -17,8 +17,9 @@ use crate::{
     connect::Session,
     describe::{attached_counts, describe, name_of, state_style},
     error::{CliError, CliResult, note},
-    printer::{DIMMED, Printer, RED, YELLOW, styled},
+    printer::Printer,
     scope::ScopeArgs,
+    style::{DIMMED, RED, YELLOW, styled},
 };
 
 /// Show changes of leases as they happen
