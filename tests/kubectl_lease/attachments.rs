@@ -20,7 +20,7 @@ async fn with_leases(world: &World, names: &[&str]) -> LeaseClient {
 }
 
 #[tokio::test]
-async fn what_is_attached_goes_with_its_lease_and_nothing_else_does() {
+async fn only_attached_objects_and_keys_are_removed_with_their_lease() {
     let world = World::new("attach").await;
     let _operator = world.primary(&[]).await;
     let leases = with_leases(&world, &["ends", "stays"]).await;
@@ -40,7 +40,7 @@ async fn what_is_attached_goes_with_its_lease_and_nothing_else_does() {
 }
 
 #[tokio::test]
-async fn what_is_detached_stays() {
+async fn detached_objects_and_keys_are_kept() {
     let world = World::new("detach").await;
     let _operator = world.primary(&[]).await;
     let leases = with_leases(&world, &["ends"]).await;
@@ -97,7 +97,7 @@ async fn services_register_in_a_map_that_the_first_one_makes() {
 }
 
 #[tokio::test]
-async fn nothing_is_attached_to_what_is_not_there_or_by_what_is_no_key() {
+async fn a_missing_object_or_an_invalid_key_is_not_attached() {
     let world = World::new("wrong").await;
     let leases = LeaseClient::new(world.client.clone(), &world.namespace);
     let missing = leases.attach("a", &AttachTarget::config_map("missing"), NONE).await;

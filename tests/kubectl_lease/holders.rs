@@ -1,4 +1,4 @@
-//! Programs that hold leases by the library.
+//! Programs that hold leases through lessor-client.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -88,7 +88,7 @@ async fn a_renewal_costs_one_request_and_a_holder_one_watch() {
 }
 
 #[tokio::test]
-async fn a_holder_that_is_cut_off_is_told_before_its_lease_ends() {
+async fn a_disconnected_holder_learns_of_the_loss_before_its_lease_ends() {
     let world = World::new("cutoff").await;
     let _operator = world.primary(&[]).await;
     let (proxy, held) = behind_proxy(&world, "cutoff", 10 * SECOND).await;
@@ -129,7 +129,7 @@ async fn an_outage_within_the_ttl_ends_nothing() {
 }
 
 #[tokio::test]
-async fn a_revoke_is_told_at_once() {
+async fn a_revocation_is_reported_at_once() {
     let world = World::new("revoked").await;
     let _operator = world.primary(&[]).await;
     let alive = granted(&world, "revoked", 600).await.keep_alive();
@@ -143,7 +143,7 @@ async fn a_revoke_is_told_at_once() {
 }
 
 #[tokio::test]
-async fn without_a_watch_a_revoke_is_told_by_the_next_renewal() {
+async fn without_a_watch_the_next_renewal_reports_a_revocation() {
     let world = World::new("unwatched").await;
     let _operator = world.primary(&[]).await;
     let held = granted(&world, "unwatched", 6).await;
@@ -189,7 +189,7 @@ async fn two_may_keep_one_lease_alive() {
 }
 
 #[tokio::test]
-async fn a_shorter_ttl_that_somebody_sets_is_kept_up_with() {
+async fn a_ttl_shortened_by_another_client_is_renewed_in_time() {
     let world = World::new("shorter").await;
     let _operator = world.primary(&[]).await;
     let alive = granted(&world, "shorter", 600).await.keep_alive();
@@ -214,7 +214,7 @@ async fn a_renew_time_of_the_future_hinders_no_renewal() {
 }
 
 #[tokio::test]
-async fn the_longest_lifetime_is_told_before_it_is_over() {
+async fn the_end_of_the_maximum_lifetime_is_reported_before_it() {
     let world = World::new("lifetime").await;
     let _operator = world.primary(&[]).await;
     let grant = Grant::new("lifetime", 5 * SECOND).max_lifetime(10 * SECOND);
@@ -227,7 +227,7 @@ async fn the_longest_lifetime_is_told_before_it_is_over() {
 }
 
 #[tokio::test]
-async fn what_is_granted_counts_where_less_or_more_was_asked_for() {
+async fn the_granted_ttl_counts_if_it_differs_from_the_requested_one() {
     let world = World::new("limits").await;
     let _operator = world.primary(&["--min-ttl", "4s", "--max-ttl", "8s"]).await;
     assert_eq!(granted(&world, "short", 1).await.ttl(), 4 * SECOND);
@@ -248,7 +248,7 @@ async fn a_name_that_is_taken_is_refused_until_its_lease_is_gone() {
 }
 
 #[tokio::test]
-async fn a_grant_without_an_operator_says_so() {
+async fn a_grant_without_an_operator_times_out_with_an_explanation() {
     let world = World::new("alone").await;
     let grant = Grant::new("alone", SECOND * 30).wait(SECOND);
     let error = leases(&world).grant(&grant).await.expect_err("nobody to grant it");
@@ -301,7 +301,7 @@ async fn each_renewal_is_written_under_the_name_of_its_holder() {
 }
 
 #[tokio::test]
-async fn time_runs_on_for_a_lease_whose_spec_somebody_else_writes() {
+async fn a_write_of_the_spec_by_another_client_does_not_renew_the_lease() {
     let world = World::new("edited").await;
     let _operator = world.primary(&[]).await;
     let mut held = granted(&world, "edited", 2).await;

@@ -43,12 +43,9 @@ fn parse_millis(text: &str) -> Option<u64> {
     }
 }
 
-/// A duration with its two largest units, rounded down: `1h30m`, `93ms`, `0s`.
+/// A duration in whole seconds with its two largest units, rounded down: `1h30m`, `12s`, `0s`.
 pub fn abbreviated(duration: Duration) -> String {
-    let mut millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    if millis >= 1_000 {
-        millis -= millis % 1_000;
-    }
+    let mut millis = duration.as_secs().saturating_mul(1_000);
     let mut parts: Vec<String> = Vec::new();
     for (name, unit) in UNITS {
         let count = millis / unit;
@@ -135,7 +132,7 @@ mod tests {
         assert_eq!(text(125), "2m5s");
         assert_eq!(text(3_605), "1h");
         assert_eq!(text(93_784), "1d2h");
-        assert_eq!(abbreviated(Duration::from_millis(93)), "93ms");
+        assert_eq!(abbreviated(Duration::from_millis(999)), "0s");
         assert_eq!(abbreviated(Duration::from_millis(1_999)), "1s");
     }
 

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_contains_itself_and_what_lies_inside_it() {
+    fn a_pointer_contains_itself_and_pointers_inside_it() {
         let outer = pointer("/spec/a");
         assert!(outer.contains(&outer) && outer.contains(&pointer("/spec/a/b")));
         assert!(!outer.contains(&pointer("/spec/ab")) && !pointer("/spec/a/b").contains(&outer));

@@ -59,7 +59,7 @@ impl LeaseClient {
         self.timeout
     }
 
-    /// Revokes a lease: ends it now, whoever holds it. Everything attached is deleted, and the lease last.
+    /// Revokes a lease: ends it now, even if it has another holder. Everything attached is deleted, and the lease last.
     ///
     /// Returns once the API server has accepted the deletion; [`LeaseClient::wait_gone`] waits for its completion. With
     /// `uid`, a later lease of the same name isn't revoked.

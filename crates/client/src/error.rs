@@ -70,7 +70,7 @@ impl Error {
         matches!(self, Self::Conflict(_) | Self::Throttled(_) | Self::ServerError(_) | Self::NoResponse(_))
     }
 
-    /// What the user can do about the error, if its message doesn't say so.
+    /// What the user can do about the error, if that isn't part of its message.
     pub fn hint(&self) -> Option<String> {
         let Self::Forbidden(message) = self else { return None };
         if !message.contains(".lessor.dev") {

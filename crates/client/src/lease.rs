@@ -113,7 +113,7 @@ impl HeldLease {
 }
 
 impl LeaseClient {
-    /// Renews a lease by its name, whoever holds it. The result can be kept alive.
+    /// Renews a lease by its name, even if it has another holder. The result can be kept alive.
     ///
     /// # Errors
     /// [`Error::Ended`], [`Error::NotFound`], [`Error::NotGranted`], and the errors of any request.

@@ -74,7 +74,7 @@ impl ConnectionArgs {
             CliError::new(OTHER, format!("can't connect to the API server: {}", chain(error)))
         };
         let mut config = self.config().await.map_err(|error| failed(&*error))?;
-        // Retries depend on the deadline of the lease, which kube doesn't know.
+        // Retries depend on the deadline of the lease, so lessor-client decides on them.
         config.default_retry = false;
         config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
         if let Some(user) = &self.impersonate {

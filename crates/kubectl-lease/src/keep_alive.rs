@@ -125,10 +125,9 @@ pub(crate) async fn keep(lease: HeldLease, revoke: bool, printer: &mut Printer) 
 pub(crate) fn report_failure(event: &KeepAliveEvent, lease: &HeldLease) {
     let KeepAliveEvent::Failing { error, next, .. } = event else { return };
     note(format!(
-        "{} can't be renewed: {error}; {} left, next attempt in {}",
+        "{} can't be renewed: {error}; {} left, next attempt in {next:.0?}",
         full_name(lease.name()),
         abbreviated(lease.deadline().remaining()),
-        abbreviated(*next),
     ));
 }
 

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_object_is_refused_with_an_example() {
+    fn an_invalid_argument_is_refused_with_an_example() {
         for wrong in [
             "",
             "sessions",

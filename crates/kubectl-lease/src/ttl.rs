@@ -62,7 +62,7 @@ pub(crate) async fn run(args: TtlArgs, session: &Session, printer: &mut Printer)
             printer.value(&value, format)?;
         }
     }
-    // The output says it already; the exit code is for scripts.
+    // The output shows the end; the exit code is for scripts.
     if snapshot.state().has_ended() { Err(CliError::silent(ENDED)) } else { Ok(()) }
 }
 
