@@ -15,7 +15,7 @@ use std::{
 use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode, header::DATE};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use k8s_openapi::jiff::{SignedDuration, Timestamp, fmt::rfc2822};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::client::Body;
 use lease_engine::clock::LeaseClock;
 use lessor_api::GROUP;
@@ -189,8 +189,8 @@ impl Connectivity {
 
     fn note_date<B>(&self, response: &Response<B>) {
         let date = response.headers().get(DATE).and_then(|date| date.to_str().ok());
-        if let Some(Ok(date)) = date.map(rfc2822::parse) {
-            self.shared.state.lock().date = Some((date.timestamp(), self.start.elapsed()));
+        if let Some(date) = date.and_then(lessor_api::time::from_http_date) {
+            self.shared.state.lock().date = Some((date, self.start.elapsed()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the API server itself refuses, for every client: each test shows its answer.
+//! What the API server rejects for every client, and what kubectl shows: each test prints the response.
 
 #![allow(
     clippy::unwrap_used,
@@ -94,7 +94,7 @@ async fn merge_status(leases: &Api<Lease>, patch: Value) -> kube::Result<Lease> 
     leases.patch_status("session-42", &PatchParams::default(), &Patch::Merge(patch)).await
 }
 
-/// The server's answer, which must be that the object is invalid.
+/// The API server's error, which must be that the object is invalid.
 #[track_caller]
 fn refused<T: std::fmt::Debug>(answer: kube::Result<T>) -> String {
     match answer {
@@ -160,7 +160,7 @@ async fn a_renewal_after_the_end_is_refused() {
 }
 
 #[tokio::test]
-async fn the_same_instant_in_other_text_is_a_renewal_too_and_refused_after_the_end() {
+async fn the_same_instant_in_another_spelling_is_a_renewal_and_refused_after_the_end() {
     let leases = leases().await;
     create(&leases, ended(1)).await;
     for text in
@@ -173,7 +173,7 @@ async fn the_same_instant_in_other_text_is_a_renewal_too_and_refused_after_the_e
 }
 
 #[tokio::test]
-async fn nothing_of_the_spec_changes_after_the_end() {
+async fn no_field_of_the_spec_changes_after_the_end() {
     let leases = leases().await;
     let ended = create(&leases, ended(1)).await;
     for change in [
@@ -214,7 +214,7 @@ async fn the_end_itself_does_not_freeze_a_lease_that_runs() {
 }
 
 #[tokio::test]
-async fn a_write_of_the_lease_leaves_its_status_and_a_write_of_the_status_its_spec() {
+async fn a_write_of_the_lease_keeps_the_status_and_a_write_of_the_status_keeps_the_spec() {
     let leases = leases().await;
     let created = create(&leases, ended(2)).await;
 
@@ -230,7 +230,7 @@ async fn a_write_of_the_lease_leaves_its_status_and_a_write_of_the_status_its_sp
 }
 
 #[tokio::test]
-async fn a_lease_that_claims_a_status_at_its_creation_has_none() {
+async fn a_lease_created_with_a_status_has_none() {
     let leases = leases().await;
     let forged = Lease { status: Some(ended(7)), ..lease() };
     let created = leases.create(&PostParams::default(), &forged).await.unwrap();
@@ -267,7 +267,7 @@ async fn a_renew_time_applied_once_cannot_be_left_out_of_the_next_apply() {
 }
 
 #[tokio::test]
-async fn a_null_is_as_good_as_nothing() {
+async fn a_null_field_is_an_absent_field() {
     let leases = leases().await;
     let lease = json!({
         "apiVersion": "lessor.dev/v1alpha1", "kind": "Lease", "metadata": {"name": "session-42"},
@@ -325,7 +325,7 @@ async fn seconds_below_one_or_above_the_maximum_are_refused() {
 }
 
 #[tokio::test]
-async fn seconds_that_are_no_whole_number_are_refused() {
+async fn seconds_must_be_a_whole_number() {
     let leases = leases().await;
     for seconds in [json!("10"), json!("10s"), json!("1h30"), json!(1.5), json!(true), json!([10])] {
         let answer = refused(create_with(&leases, &json!({ "ttlSeconds": seconds })).await);
@@ -336,7 +336,7 @@ async fn seconds_that_are_no_whole_number_are_refused() {
 }
 
 #[tokio::test]
-async fn an_unknown_fate_after_expiry_is_refused() {
+async fn an_unknown_value_of_after_expiry_is_refused() {
     let leases = leases().await;
     for word in ["Keep", "delete", ""] {
         let answer = refused(create_with(&leases, &json!({ "afterExpiry": word })).await);
@@ -346,7 +346,7 @@ async fn an_unknown_fate_after_expiry_is_refused() {
 }
 
 #[tokio::test]
-async fn a_renew_time_that_is_no_time_is_refused() {
+async fn a_renew_time_must_be_a_time() {
     let leases = leases().await;
     for text in [
         "",
@@ -393,7 +393,7 @@ async fn a_lease_follows_exactly_one_source() {
         (json!({"node": {}}), "name"),
         (json!({"node": {"name": ""}}), "name"),
         (json!({"node": {"name": "a".repeat(254)}}), "name"),
-        (json!({"lease": {"name": "other/a"}}), "must be a name alone"),
+        (json!({"lease": {"name": "other/a"}}), "must be a name without a namespace"),
         (json!({"pod": {"name": "a", "uid": "A"}}), "must be a uid"),
         (json!({"pod": {"name": "a", "onLoss": "Never"}}), "onLoss"),
     ] {
@@ -412,7 +412,7 @@ async fn a_lease_follows_exactly_one_source() {
 }
 
 #[tokio::test]
-async fn a_condition_stands_once_in_a_status() {
+async fn a_status_has_a_condition_at_most_once() {
     let leases = leases().await;
     let created = leases.create(&PostParams::default(), &lease()).await.unwrap();
     let condition: Condition = serde_json::from_value(json!({
@@ -425,7 +425,7 @@ async fn a_condition_stands_once_in_a_status() {
 }
 
 #[tokio::test]
-async fn the_term_of_a_lessor_never_decreases_but_a_deleted_one_locks_nobody_out() {
+async fn the_term_of_a_lessor_never_decreases_until_the_lessor_is_deleted() {
     let client = client().await;
     let lessors: Api<Lessor> = Api::all(client.clone());
     let name = "crd-rules";
@@ -453,7 +453,7 @@ async fn the_term_of_a_lessor_never_decreases_but_a_deleted_one_locks_nobody_out
     lessors.delete(name, &kube::api::DeleteParams::default()).await.unwrap();
 }
 
-/// What `kubectl get` would print: the columns that are shown without `-o wide`, and a row of cells each.
+/// The columns of `kubectl get` without `-o wide`, and the cells of each row.
 async fn table(leases: &Api<Lease>) -> (Vec<String>, Vec<Vec<Value>>) {
     let request = http::Request::get(leases.resource_url())
         .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
@@ -490,12 +490,79 @@ async fn a_list_of_leases_shows_their_state() {
     replace_status(&leases, &created, serde_json::from_value(status).unwrap()).await.unwrap();
     let (columns, rows) = table(&leases).await;
     println!("{columns:?}\n{rows:?}");
-    assert_eq!(columns, ["Name", "TTL", "HOLDER", "STATE", "RENEWED", "ATTACHED", "FOLLOWS", "AGE"]);
+    assert_eq!(columns, ["Name", "TTL", "HOLDER", "STATE", "RENEWED", "OBJECTS", "KEYS", "AGE"]);
     assert_eq!(rows[0][..4], [json!("session-42"), json!(10), json!(null), json!("Granted")]);
-    assert_eq!(rows[0][5..7], [json!(r#"{"keys":3,"objects":2}"#), json!("node/a")]);
+    assert_eq!(rows[0][5..7], [json!(2), json!(3)]);
 }
 
-/// What `kubectl` prints for an administrator of the cluster.
+/// A long name, like that of a Deployment's Pod.
+const LONG_NAME: &str = "checkout-5d4f8c9b7d-x2x9k";
+/// A holder, like the default of `kubectl lease grant`.
+const LONG_HOLDER: &str = "ci@build-worker-17";
+
+#[tokio::test]
+async fn kubectl_shows_a_lease_with_long_names_in_a_terminal_of_100_columns() {
+    let leases = leases().await;
+    let spec = LeaseSpec {
+        holder: Some(LONG_HOLDER.to_owned()),
+        renew_time: Some(NOON.to_owned()),
+        ttl_seconds: 3600,
+        ..LeaseSpec::default()
+    };
+    let created = leases.create(&PostParams::default(), &Lease::new(LONG_NAME, spec)).await.unwrap();
+    let status = json!({
+        "specGeneration": 1, "term": 12_345_678, "attached": {"objects": 2, "keys": 31},
+        "follows": {"source": "node/worker-1"}, "primary": LONG_NAME, "expiryTime": NOON,
+        "conditions": [
+            {"type": "Active", "status": "True", "reason": "Suspended", "message": "", "lastTransitionTime": NOON},
+        ],
+    });
+    let lease = Lease { status: serde_json::from_value(status).unwrap(), ..created };
+    leases.replace_status(LONG_NAME, &PostParams::default(), &lease).await.unwrap();
+    let namespace = lease.metadata.namespace.as_deref().unwrap();
+
+    let output = kubectl(&["get", "tl", "-n", namespace]).await;
+    let lines: Vec<&str> = output.lines().collect();
+    assert!(lines.iter().all(|line| line.chars().count() <= 100), "{output}");
+    let header: Vec<&str> = lines[0].split_whitespace().collect();
+    assert_eq!(header, ["NAME", "TTL", "HOLDER", "STATE", "RENEWED", "OBJECTS", "KEYS", "AGE"]);
+    let row: Vec<&str> = lines[1].split_whitespace().collect();
+    assert_eq!(row[..4], [LONG_NAME, "3600", LONG_HOLDER, "Suspended"]);
+    assert_eq!(row[5..7], ["2", "31"]);
+
+    let wide = kubectl(&["get", "tl", "-n", namespace, "-o", "wide"]).await;
+    let lines: Vec<&str> = wide.lines().collect();
+    let header: Vec<&str> = lines[0].split_whitespace().skip(7).collect();
+    assert_eq!(header, ["FOLLOWS", "EXPIRES", "PRIMARY", "TERM", "AGE"]);
+    let row: Vec<&str> = lines[1].split_whitespace().skip(7).collect();
+    assert_eq!(row[..4], ["node/worker-1", NOON, LONG_NAME, "12345678"]);
+}
+
+#[tokio::test]
+async fn kubectl_shows_a_lessor_with_long_names_in_a_terminal_of_100_columns() {
+    let lessors: Api<Lessor> = Api::all(client().await);
+    let name = "crd-rules-columns";
+    let mut lessor = lessors.create(&PostParams::default(), &Lessor::new(name, LessorSpec {})).await.unwrap();
+    let status = json!({
+        "primary": format!("{LONG_NAME}_1a2b3c4d"), "term": 12_345_678, "leases": 100_000, "transitions": 12,
+        "version": "0.1.0",
+    });
+    lessor.status = serde_json::from_value(status).unwrap();
+    lessors.replace_status(name, &PostParams::default(), &lessor).await.unwrap();
+    let output = kubectl(&["get", "lsr", name]).await;
+    let wide = kubectl(&["get", "lsr", name, "-o", "wide"]).await;
+    lessors.delete(name, &kube::api::DeleteParams::default()).await.unwrap();
+    assert!(output.lines().all(|line| line.chars().count() <= 100), "{output}");
+    let words = |output: &str, line: usize| -> Vec<String> {
+        output.lines().nth(line).unwrap().split_whitespace().map(str::to_owned).collect()
+    };
+    assert_eq!(words(&output, 0), ["NAME", "PRIMARY", "TERM", "LEASES", "TRANSITIONS", "AGE"]);
+    assert_eq!(words(&output, 1)[2..5], ["12345678", "100000", "12"]);
+    assert_eq!(words(&wide, 0)[5], "VERSION");
+    assert_eq!(words(&wide, 1)[5], "0.1.0");
+}
+
+/// The output of `kubectl` for an administrator of the cluster.
 async fn kubectl(arguments: &[&str]) -> String {
     let cluster = Cluster::shared().await.unwrap();
     let output = Command::new(Tool::Kubectl.path().await.unwrap())
@@ -518,13 +585,13 @@ async fn kubectl_explains_each_field() {
     for words in [
         "ttlSeconds\t<integer> -required-",
         "afterExpiry\t<string>\n  enum: Delete, Retain",
-        "    Renews the lease whenever its holder changes it.\n",
-        "    The lease ends at the latest this many seconds after its grant, however\n    often it is renewed.\n",
+        "    Every change of this field renews the lease.\n",
+        "    The lease ends at most this many seconds after its grant, even if it is\n    renewed.\n",
     ] {
         assert!(spec.contains(words), "{words:?} is missing");
     }
     let status = kubectl(&["explain", "lsr.status"]).await;
-    assert!(status.contains("    How often the primary has changed.\n"));
+    assert!(status.contains("    The number of changes of the primary.\n"));
 }
 
 #[tokio::test]

@@ -9,11 +9,11 @@ use kube::{
     Api,
     api::{DeleteParams, PostParams},
 };
-use lessor_api::{Lease, attachment::LEASE_ANNOTATION};
+use lessor_api::{Lease, attachment::LEASE_ANNOTATION, duration};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{access::Access, name, run::duration};
+use super::{access::Access, name};
 
 /// How long after a deadline an operator that removes things would have done so.
 const DUE: Duration = Duration::from_secs(3);
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     dry_run: bool,
 
     /// How long each step may take, beside the TTL that is granted.
-    #[arg(long, default_value = "30s", value_parser = duration)]
+    #[arg(long, default_value = "30s", value_parser = duration::parse)]
     timeout: Duration,
 
     #[command(flatten)]

@@ -8,11 +8,11 @@ use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, Patch, PatchParams},
 };
-use lessor_api::{Lease, lease::FINALIZER};
+use lessor_api::{Lease, duration, lease::FINALIZER};
 use lessor_core::request::FIELD_MANAGER;
 use serde_json::json;
 
-use super::{access::Access, name, run::duration};
+use super::{access::Access, name};
 
 /// How many leases are read at once.
 const PAGE: u32 = 500;
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     namespaces: Vec<String>,
 
     /// Go on until no lease has had the finalizer for this long: a replica that still stops may put it back.
-    #[arg(long, env = "LESSOR_SETTLE", default_value = "0s", value_parser = duration)]
+    #[arg(long, env = "LESSOR_SETTLE", default_value = "0s", value_parser = duration::parse)]
     settle: Duration,
 
     #[command(flatten)]

@@ -8,6 +8,7 @@ use std::{
 use anyhow::Context;
 use clap::Args as ClapArgs;
 use lessor::runtime;
+use lessor_api::duration;
 use lessor_core::{index::sources::SourceKind, settings::Settings};
 
 use super::{access::Access, attachable, name, telemetry};
@@ -35,27 +36,27 @@ pub(crate) struct Args {
     follow: Vec<SourceKind>,
 
     /// The shortest TTL that is granted, whatever is asked for.
-    #[arg(long, env = "LESSOR_MIN_TTL", default_value = "5s", value_parser = duration)]
+    #[arg(long, env = "LESSOR_MIN_TTL", default_value = "5s", value_parser = duration::parse)]
     min_ttl: Duration,
 
     /// The longest TTL that is granted, whatever is asked for. Default: no limit but the API's 9000000000 s.
-    #[arg(long, env = "LESSOR_MAX_TTL", default_value = "9000000000s", value_parser = duration)]
+    #[arg(long, env = "LESSOR_MAX_TTL", default_value = "9000000000s", value_parser = duration::parse)]
     max_ttl: Duration,
 
     /// How far the clocks of two API servers may be apart.
-    #[arg(long, env = "LESSOR_MAX_CLOCK_SKEW", default_value = "2s", value_parser = duration)]
+    #[arg(long, env = "LESSOR_MAX_CLOCK_SKEW", default_value = "2s", value_parser = duration::parse)]
     max_clock_skew: Duration,
 
     /// Nothing ends after a start for this long from when the API server is first heard: holders may have been unable to renew.
-    #[arg(long, env = "LESSOR_START_GRACE", default_value = "10s", value_parser = duration)]
+    #[arg(long, env = "LESSOR_START_GRACE", default_value = "10s", value_parser = duration::parse)]
     start_grace: Duration,
 
     /// How long an ended lease stays at least, for attachments that were made just before its end.
-    #[arg(long, env = "LESSOR_LINGER", default_value = "2s", value_parser = duration)]
+    #[arg(long, env = "LESSOR_LINGER", default_value = "2s", value_parser = duration::parse)]
     linger: Duration,
 
     /// A primary that gives no sign of life for this long, with work to do, is replaced.
-    #[arg(long, env = "LESSOR_LEASE_DURATION", default_value = "5s", value_parser = duration)]
+    #[arg(long, env = "LESSOR_LEASE_DURATION", default_value = "5s", value_parser = duration::parse)]
     lease_duration: Duration,
 
     /// Writes per second that only bring the status of leases up to date.
@@ -75,7 +76,7 @@ pub(crate) struct Args {
     concurrency: NonZeroU16,
 
     /// How long an attachment may name a lease that isn't there before an Event warns of it.
-    #[arg(long, env = "LESSOR_PENDING_WARNING", default_value = "30s", value_parser = duration)]
+    #[arg(long, env = "LESSOR_PENDING_WARNING", default_value = "30s", value_parser = duration::parse)]
     pending_warning: Duration,
 
     /// Show what would be removed, in the log and as Events, and remove nothing.
@@ -176,23 +177,6 @@ fn terminated() -> anyhow::Result<impl Future<Output = ()>> {
     })
 }
 
-/// A whole number and a unit; nothing is understood by half.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong =
-        || format!("{text:?} is no duration: write a whole number and a unit, like 500ms, 10s, 5m or 2h");
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let seconds = match unit {
-        "ms" => return Ok(Duration::from_millis(number)),
-        "s" => Some(number),
-        "m" => number.checked_mul(60),
-        "h" => number.checked_mul(3600),
-        _ => None,
-    };
-    seconds.map(Duration::from_secs).ok_or_else(wrong)
-}
-
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
@@ -203,28 +187,6 @@ fn rate(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_duration_is_understood_wholly_or_not_at_all() {
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("9000000000s"), Ok(Duration::from_secs(9_000_000_000)));
-        assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
-        for wrong in [
-            "",
-            "5",
-            "s",
-            "-1s",
-            "1.5h",
-            "1h30",
-            "1h30m",
-            "5 s",
-            "5S",
-            "99999999999999999999s",
-            "9000000000000000000h",
-        ] {
-            assert!(duration(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn a_rate_is_above_zero() {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lessor_api::{Key, KeyForm, Pointer, attachment::annotations_after, pointer::Location};
+use lessor_api::{Key, KeyForm, Pointer, attachment::annotations_after, pointer::PointerTarget};
 use lessor_core::{lease_object::ResourceVersion, request::RequestError};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -42,12 +42,12 @@ pub fn patch(
             continue;
         };
         match pointer.locate(object) {
-            Location::InArray => {
+            PointerTarget::InArray => {
                 stays.push(key.as_str());
                 continue;
             }
-            Location::Present => operations.push(json!({"op": "remove", "path": pointer.as_str()})),
-            Location::Absent => {}
+            PointerTarget::Present => operations.push(json!({"op": "remove", "path": pointer.as_str()})),
+            PointerTarget::Absent => {}
         }
         gone.insert(key.clone());
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future;
 use kube::core::ApiResource;
-use lessor_client::{Error, Grant, LeaseClient, Target};
+use lessor_client::{AttachTarget, Error, Grant, LeaseClient};
 use lessor_kit::world::{World, until};
 use serde_json::json;
 
@@ -19,14 +19,14 @@ async fn with_leases(world: &World, names: &[&str]) -> LeaseClient {
 }
 
 #[tokio::test]
-async fn what_is_attached_goes_with_its_lease_and_nothing_else_does() {
+async fn only_attached_objects_and_keys_are_removed_with_their_lease() {
     let world = World::new("attach").await;
     let _operator = world.primary(&[]).await;
     let leases = with_leases(&world, &["ends", "stays"]).await;
     world.config_map("whole", json!({}), &["a"]).await;
     world.config_map("shared", json!({}), &["a", "b", "c", ".d"]).await;
-    leases.attach("ends", &Target::config_map("whole"), NONE).await.expect("attached");
-    let shared = Target::config_map("shared");
+    leases.attach("ends", &AttachTarget::config_map("whole"), NONE).await.expect("attached");
+    let shared = AttachTarget::config_map("shared");
     let attached = leases.attach("ends", &shared, ["a", "b", ".d"]).await.expect("attached");
     assert!(attached.changed && attached.moved_from.is_empty());
     assert!(!leases.attach("ends", &shared, ["a", ".d"]).await.expect("attached").changed);
@@ -39,13 +39,13 @@ async fn what_is_attached_goes_with_its_lease_and_nothing_else_does() {
 }
 
 #[tokio::test]
-async fn what_is_detached_stays() {
+async fn detached_objects_and_keys_are_kept() {
     let world = World::new("detach").await;
     let _operator = world.primary(&[]).await;
     let leases = with_leases(&world, &["ends"]).await;
     world.config_map("whole", json!({}), &["a"]).await;
     world.config_map("shared", json!({}), &["a", "b", ".c"]).await;
-    let (whole, shared) = (Target::config_map("whole"), Target::config_map("shared"));
+    let (whole, shared) = (AttachTarget::config_map("whole"), AttachTarget::config_map("shared"));
     leases.attach("ends", &whole, NONE).await.expect("attached");
     leases.attach("ends", &shared, ["a", "b", ".c"]).await.expect("attached");
     assert!(leases.detach("ends", &whole, NONE).await.expect("detached"));
@@ -65,7 +65,7 @@ async fn many_attach_to_one_object_at_once() {
     let keys: Vec<String> = (0..20).map(|i| format!("key-{i}.")).collect();
     // A key that ends with a dot goes into the one list, so that everybody changes the same annotation.
     let attaching = keys.iter().map(|key| {
-        let (leases, target) = (leases.clone(), Target::config_map("shared"));
+        let (leases, target) = (leases.clone(), AttachTarget::config_map("shared"));
         async move { leases.attach("crowd", &target, [key.as_str()]).await }
     });
     for attached in future::join_all(attaching).await {
@@ -96,13 +96,13 @@ async fn services_register_in_a_map_that_the_first_one_makes() {
 }
 
 #[tokio::test]
-async fn nothing_is_attached_to_what_is_not_there_or_by_what_is_no_key() {
+async fn a_missing_object_or_an_invalid_key_is_not_attached() {
     let world = World::new("wrong").await;
     let leases = LeaseClient::new(world.client.clone(), &world.namespace);
-    let missing = leases.attach("a", &Target::config_map("missing"), NONE).await;
+    let missing = leases.attach("a", &AttachTarget::config_map("missing"), NONE).await;
     assert!(matches!(missing, Err(Error::NotFound(_))), "{missing:?}");
     world.config_map("there", json!({}), &["a"]).await;
-    let there = Target::config_map("there");
+    let there = AttachTarget::config_map("there");
     let no_key = leases.attach("a", &there, ["/spec"]).await;
     assert!(matches!(no_key, Err(Error::Invalid(_))), "{no_key:?}");
     let no_lease = leases.attach("No Lease", &there, NONE).await;

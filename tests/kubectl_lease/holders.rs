@@ -1,8 +1,11 @@
-//! Programs that hold leases by the library.
+//! Programs that hold leases through lessor-client.
 
 use std::{collections::BTreeSet, time::Duration};
 
-use lessor_client::{Beat, Error, Grant, HeldLease, KeepAlive, LeaseClient, Lost, Moment, Pace};
+use lessor_client::{
+    BootInstant, Error, Grant, HeldLease, KeepAlive, KeepAliveEvent, KeepAliveOptions, LeaseClient,
+    LossReason,
+};
 use lessor_cluster::proxy::Proxy;
 use lessor_kit::{
     world::AGENT,
@@ -37,7 +40,7 @@ async fn behind_proxy(world: &World, name: &str, ttl: Duration) -> (Proxy, HeldL
     (proxy, held)
 }
 
-async fn lost(alive: &KeepAlive) -> Lost {
+async fn lost(alive: &KeepAlive) -> LossReason {
     timeout(PATIENCE, alive.lost()).await.expect("a loss")
 }
 
@@ -68,7 +71,8 @@ async fn a_renewal_costs_one_request_and_a_holder_one_watch() {
     let held = granted(&world, "thrifty", 3).await;
     let mark = world.mark();
     let mut alive = held.keep_alive();
-    let renewed = async { while !matches!(alive.next().await, Some(Beat::Renewed { renewals: 6, .. })) {} };
+    let renewed =
+        async { while !matches!(alive.next().await, Some(KeepAliveEvent::Renewed { renewals: 6, .. })) {} };
     timeout(PATIENCE, renewed).await.expect("renewals");
     drop(alive);
     let ours = world.audit(mark).filter(|entry| !entry.user_agent.starts_with(AGENT));
@@ -84,7 +88,7 @@ async fn a_renewal_costs_one_request_and_a_holder_one_watch() {
 }
 
 #[tokio::test]
-async fn a_holder_that_is_cut_off_is_told_before_its_lease_ends() {
+async fn a_disconnected_holder_learns_of_the_loss_before_its_lease_ends() {
     let world = World::new("cutoff").await;
     let _operator = world.primary(&[]).await;
     let (proxy, held) = behind_proxy(&world, "cutoff", 10 * SECOND).await;
@@ -92,8 +96,8 @@ async fn a_holder_that_is_cut_off_is_told_before_its_lease_ends() {
     sleep(SECOND).await;
     proxy.isolate();
     let reason = lost(&alive).await;
-    let told = Moment::now();
-    assert!(matches!(reason, Lost::NotRenewed(_)), "{reason:?}");
+    let told = BootInstant::now();
+    assert!(matches!(reason, LossReason::NotRenewed(_)), "{reason:?}");
     assert!(!alive.is_alive());
     let lease = world.leases().get("cutoff").await.expect("the lease, which lives on");
     assert!(!lease.is_ended(), "told after the end");
@@ -111,8 +115,8 @@ async fn an_outage_within_the_ttl_ends_nothing() {
     let failing = async {
         loop {
             match alive.next().await.expect("a beat") {
-                Beat::Failing { failures, .. } if failures >= 3 => return,
-                Beat::Lost(lost) => panic!("{lost}"),
+                KeepAliveEvent::Failing { failures, .. } if failures >= 3 => return,
+                KeepAliveEvent::Lost(lost) => panic!("{lost}"),
                 _ => {}
             }
         }
@@ -125,28 +129,28 @@ async fn an_outage_within_the_ttl_ends_nothing() {
 }
 
 #[tokio::test]
-async fn a_revoke_is_told_at_once() {
+async fn a_revocation_is_reported_at_once() {
     let world = World::new("revoked").await;
     let _operator = world.primary(&[]).await;
     let alive = granted(&world, "revoked", 600).await.keep_alive();
     sleep(SECOND).await;
     world.revoke("revoked").await;
-    let revoked = Moment::now();
+    let revoked = BootInstant::now();
     let lost = lost(&alive).await;
     eprintln!("told after {:?}: {lost}", revoked.elapsed());
-    assert!(matches!(lost, Lost::Revoked | Lost::Ended | Lost::Gone), "{lost:?}");
+    assert!(matches!(lost, LossReason::Revoked | LossReason::Ended | LossReason::Gone), "{lost:?}");
     assert!(revoked.elapsed() < 5 * SECOND);
 }
 
 #[tokio::test]
-async fn without_a_watch_a_revoke_is_told_by_the_next_renewal() {
+async fn without_a_watch_the_next_renewal_reports_a_revocation() {
     let world = World::new("unwatched").await;
     let _operator = world.primary(&[]).await;
     let held = granted(&world, "unwatched", 6).await;
-    let alive = KeepAlive::start(held, Pace::default().without_watch());
+    let alive = KeepAlive::start(held, KeepAliveOptions::default().without_watch());
     world.revoke("unwatched").await;
     let lost = lost(&alive).await;
-    assert!(matches!(lost, Lost::Ended | Lost::Gone), "{lost:?}");
+    assert!(matches!(lost, LossReason::Ended | LossReason::Gone), "{lost:?}");
 }
 
 #[tokio::test]
@@ -185,7 +189,7 @@ async fn two_may_keep_one_lease_alive() {
 }
 
 #[tokio::test]
-async fn a_shorter_ttl_that_somebody_sets_is_kept_up_with() {
+async fn a_ttl_shortened_by_another_client_is_renewed_in_time() {
     let world = World::new("shorter").await;
     let _operator = world.primary(&[]).await;
     let alive = granted(&world, "shorter", 600).await.keep_alive();
@@ -193,7 +197,7 @@ async fn a_shorter_ttl_that_somebody_sets_is_kept_up_with() {
     world.change("shorter", json!({"ttlSeconds": TTL})).await.expect("a patch");
     sleep(LIFE).await;
     assert!(alive.is_alive());
-    assert_eq!(alive.held().ttl(), Duration::from_secs(TTL));
+    assert_eq!(alive.lease().ttl(), Duration::from_secs(TTL));
     assert!(!world.leases().get("shorter").await.expect("the lease").is_ended());
 }
 
@@ -210,20 +214,20 @@ async fn a_renew_time_of_the_future_hinders_no_renewal() {
 }
 
 #[tokio::test]
-async fn the_longest_lifetime_is_told_before_it_is_over() {
+async fn the_end_of_the_maximum_lifetime_is_reported_before_it() {
     let world = World::new("lifetime").await;
     let _operator = world.primary(&[]).await;
     let grant = Grant::new("lifetime", 5 * SECOND).max_lifetime(10 * SECOND);
     let alive = leases(&world).grant(&grant).await.expect("a grant").keep_alive();
     let lost = lost(&alive).await;
-    assert!(matches!(lost, Lost::Outlived), "{lost:?}");
+    assert!(matches!(lost, LossReason::MaxLifetime), "{lost:?}");
     let lease = world.leases().get("lifetime").await.expect("the lease");
     assert!(!lease.is_ended(), "told after the end");
     world.wait_ended("lifetime").await;
 }
 
 #[tokio::test]
-async fn what_is_granted_counts_where_less_or_more_was_asked_for() {
+async fn the_granted_ttl_counts_if_it_differs_from_the_requested_one() {
     let world = World::new("limits").await;
     let _operator = world.primary(&["--min-ttl", "4s", "--max-ttl", "8s"]).await;
     assert_eq!(granted(&world, "short", 1).await.ttl(), 4 * SECOND);
@@ -244,7 +248,7 @@ async fn a_name_that_is_taken_is_refused_until_its_lease_is_gone() {
 }
 
 #[tokio::test]
-async fn a_grant_without_an_operator_says_so() {
+async fn a_grant_without_an_operator_times_out_with_an_explanation() {
     let world = World::new("alone").await;
     let grant = Grant::new("alone", SECOND * 30).wait(SECOND);
     let error = leases(&world).grant(&grant).await.expect_err("nobody to grant it");
@@ -297,7 +301,7 @@ async fn each_renewal_is_written_under_the_name_of_its_holder() {
 }
 
 #[tokio::test]
-async fn time_runs_on_for_a_lease_whose_spec_somebody_else_writes() {
+async fn a_write_of_the_spec_by_another_client_does_not_renew_the_lease() {
     let world = World::new("edited").await;
     let _operator = world.primary(&[]).await;
     let mut held = granted(&world, "edited", 2).await;

@@ -1,4 +1,4 @@
-//! `kubectl lease`: each command, and what it says when things go wrong.
+//! `kubectl lease`: each command, its output and its errors.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::rights;
 
-/// How a command ended, and what it said.
+/// The exit code and the output of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -66,7 +66,7 @@ pub(crate) async fn says(process: &Process, text: &str) {
 }
 
 #[tokio::test]
-async fn a_lease_lives_through_every_command() {
+async fn a_lease_passes_through_every_command() {
     let world = World::new("every").await;
     let _operator = world.primary(&[]).await;
     world.config_map("shared", json!({}), &["a", "b"]).await;
@@ -83,7 +83,7 @@ async fn a_lease_lives_through_every_command() {
     // A second has passed, or not yet.
     let left = ["granted for 1h, 59m59s left, held by jane@", "granted for 1h, 1h left, held by jane@"];
     assert!(left.iter().any(|left| ttl.out.contains(left)), "{}", ttl.out);
-    assert!(ttl.out.contains("configmap/shared (stays, without these keys)\n    └── a\n"), "{}", ttl.out);
+    assert!(ttl.out.contains("configmap/shared (kept, without these keys)\n    └── a\n"), "{}", ttl.out);
     let json = lease(&world, &["ttl", "every", "--attachments", "-o", "json"]).await.out;
     let json: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json["grantedTTLSeconds"], 3600);
@@ -112,7 +112,7 @@ async fn a_lease_lives_through_every_command() {
 }
 
 #[tokio::test]
-async fn errors_are_the_servers_words_with_an_exit_code_and_what_to_do() {
+async fn errors_have_the_api_servers_message_and_an_exit_code() {
     let world = World::new("errors").await;
     let _operator = world.primary(&[]).await;
 
@@ -150,13 +150,13 @@ async fn errors_are_the_servers_words_with_an_exit_code_and_what_to_do() {
     let long = lease(&world, &["grant", "long", "--ttl", "9000000001s"]).await;
     assert_eq!(long.code, Some(2));
     let half = lease(&world, &["grant", "half", "--ttl", "1h30"]).await;
-    assert!(half.code == Some(2) && half.err.contains("like 90s, 15m, 1h30m or 2d"), "{half:?}");
+    assert!(half.code == Some(2) && half.err.contains("such as 500ms, 10s or 5m"), "{half:?}");
     let name = lease(&world, &["grant", "No_Name", "--ttl", "30s"]).await;
     assert!(name.code == Some(1) && name.err.contains("RFC 1123"), "{name:?}");
 }
 
 #[tokio::test]
-async fn a_missing_right_is_told_with_the_role_that_has_it() {
+async fn an_error_for_a_missing_right_names_the_role_that_has_it() {
     let world = World::new("forbidden").await;
     let _operator = world.primary(&[]).await;
     world.granted("guarded", json!({"ttlSeconds": 600})).await;
@@ -173,9 +173,9 @@ async fn a_missing_right_is_told_with_the_role_that_has_it() {
     );
     let list = lease(&["list"]).await;
     assert!(list.code == Some(5) && list.err.contains("lessor-view"), "{list:?}");
-    // What can't be seen is said, and the rest shown.
+    // Kinds that can't be listed are reported, and the others shown.
     let tree = lease(&["tree", "guarded"]).await;
-    assert!(tree.out.contains("configmaps can't be seen: ") && tree.out.contains("forbidden"), "{tree:?}");
+    assert!(tree.out.contains("configmaps can't be listed: ") && tree.out.contains("forbidden"), "{tree:?}");
 }
 
 #[tokio::test]
@@ -216,7 +216,7 @@ async fn the_standard_roles_view_and_edit_include_leases() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_is_away_is_told_and_waited_for_while_the_lease_lives() {
+async fn an_unreachable_api_server_is_reported_and_retried_while_the_lease_is_alive() {
     let world = World::new("away").await;
     let _operator = world.primary(&[]).await;
     world.granted("away", json!({"ttlSeconds": 6})).await;
@@ -227,9 +227,9 @@ async fn an_api_server_that_is_away_is_told_and_waited_for_while_the_lease_lives
 
     proxy.disconnect();
     let ran = run(command_with(proxy.kubeconfig_path(), &world, &["ttl", "away"])).await;
-    assert!(ran.code == Some(6) && ran.err.contains("no answer from the API server"), "{ran:?}");
-    says(&kept, "can't be renewed: no answer from the API server: ").await;
-    says(&kept, "; it lives for ").await;
+    assert!(ran.code == Some(6) && ran.err.contains("no response from the API server"), "{ran:?}");
+    says(&kept, "can't be renewed: no response from the API server: ").await;
+    says(&kept, " left, next attempt in ").await;
     proxy.heal();
     let renewals = kept.log().matches("renewed, ttl 6s").count();
     until("it's renewed again", async || {
@@ -245,11 +245,11 @@ async fn an_api_server_that_is_away_is_told_and_waited_for_while_the_lease_lives
         "{}",
         kept.log()
     );
-    assert!(!world.leases().get("away").await.expect("the lease").is_ended(), "told after the end");
+    assert!(!world.leases().get("away").await.expect("the lease").is_ended(), "reported after the end");
 }
 
 #[tokio::test]
-async fn keeping_alive_ends_with_an_error_when_somebody_revokes_the_lease() {
+async fn keep_alive_fails_when_the_lease_is_revoked() {
     let world = World::new("ends").await;
     let _operator = world.primary(&[]).await;
     world.granted("ends", json!({"ttlSeconds": 600})).await;
@@ -263,14 +263,14 @@ async fn keeping_alive_ends_with_an_error_when_somebody_revokes_the_lease() {
 }
 
 #[tokio::test]
-async fn ctrl_c_leaves_a_lease_to_expire_or_revokes_it_if_told_so() {
+async fn after_ctrl_c_a_lease_expires_or_is_revoked_with_revoke() {
     let world = World::new("ctrlc").await;
     let _operator = world.primary(&[]).await;
     let kept = background(&world, &["grant", "left", "--ttl", "3s", "--keep-alive"]);
     says(&kept, "renewed, ttl 3s").await;
     interrupt(&kept);
     assert_eq!(kept.wait().await.expect("an end").code(), Some(0), "{}", kept.log());
-    assert!(kept.log().contains("is left to expire"), "{}", kept.log());
+    assert!(kept.log().contains(" or later"), "{}", kept.log());
     assert!(!world.leases().get("left").await.expect("the lease").is_ended());
     world.wait_gone("left").await;
 
@@ -283,7 +283,7 @@ async fn ctrl_c_leaves_a_lease_to_expire_or_revokes_it_if_told_so() {
 }
 
 #[tokio::test]
-async fn nothing_is_granted_if_what_shall_be_attached_is_not_there() {
+async fn nothing_is_granted_if_an_object_to_attach_is_missing() {
     let world = World::new("missing").await;
     let _operator = world.primary(&[]).await;
     for (target, code) in
@@ -296,7 +296,7 @@ async fn nothing_is_granted_if_what_shall_be_attached_is_not_there() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_attached_elsewhere_is_taken_only_if_told_so() {
+async fn a_key_of_another_lease_is_moved_only_with_overwrite() {
     let world = World::new("elsewhere").await;
     let _operator = world.primary(&[]).await;
     for name in ["one", "other"] {
@@ -311,7 +311,7 @@ async fn a_key_that_is_attached_elsewhere_is_taken_only_if_told_so() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_not_there_yet_is_attached_and_pointed_out() {
+async fn a_missing_key_is_attached_with_a_note() {
     let world = World::new("typo").await;
     let _operator = world.primary(&[]).await;
     world.granted("typo", json!({"ttlSeconds": 600})).await;
@@ -321,7 +321,7 @@ async fn a_key_that_is_not_there_yet_is_attached_and_pointed_out() {
 }
 
 #[tokio::test]
-async fn the_tree_has_objects_keys_and_what_is_broken() {
+async fn the_tree_has_objects_keys_and_invalid_annotations() {
     let world = World::new("tree").await;
     let _operator = world.primary(&[]).await;
     world.granted("tree", json!({"ttlSeconds": 600})).await;
@@ -337,7 +337,7 @@ async fn the_tree_has_objects_keys_and_what_is_broken() {
     let tree = lease(&world, &["tree", "tree"]).await.out;
     assert!(tree.contains("├── configmap/one\n"), "{tree}");
     assert!(
-        tree.contains("└── configmap/two (stays, without these keys)\n    ├── b\n    └── broken: annotation"),
+        tree.contains("└── configmap/two (kept, without these keys)\n    ├── b\n    └── invalid: annotation"),
         "{tree}"
     );
     assert!(!tree.contains("three") && !tree.contains("─ c\n"), "{tree}");
@@ -351,14 +351,11 @@ async fn the_tree_has_objects_keys_and_what_is_broken() {
     .await;
     assert_eq!(other_kinds.code, Some(0), "{other_kinds:?}");
     let other_kinds = lease(&world, &["tree", "tree", "--kinds", "secrets"]).await.out;
-    assert!(
-        other_kinds.contains("and 1 more objects and 1 more keys, in kinds not looked at"),
-        "{other_kinds}"
-    );
+    assert!(other_kinds.contains("and 1 object and 1 key in other kinds: use --all-kinds"), "{other_kinds}");
 }
 
 #[tokio::test]
-async fn lists_have_all_namespaces_orders_and_labels() {
+async fn lists_select_by_namespace_and_label_and_are_sorted() {
     let world = World::new("lists").await;
     let _operator = world.primary(&[]).await;
     for (name, ttl, label) in
@@ -399,7 +396,7 @@ async fn lists_have_all_namespaces_orders_and_labels() {
 }
 
 #[tokio::test]
-async fn a_watch_tells_what_happens_as_it_happens() {
+async fn a_watch_prints_each_change() {
     let world = World::new("watched").await;
     let _operator = world.primary(&[]).await;
     world.granted("before", json!({"ttlSeconds": 600})).await;
@@ -409,7 +406,7 @@ async fn a_watch_tells_what_happens_as_it_happens() {
     says(&list, "before").await;
     lease(&world, &["grant", "short", "--ttl", "2s"]).await;
     lease(&world, &["renew", "before"]).await;
-    for said in ["short  granted for 2s", "before  renewed", "short  expired", "short  gone"] {
+    for said in ["short  granted for 2s", "before  renewed", "short  expired", "short  deleted"] {
         says(&watch, said).await;
     }
     says(&list, "Expired").await;
@@ -418,7 +415,7 @@ async fn a_watch_tells_what_happens_as_it_happens() {
 }
 
 #[tokio::test]
-async fn several_leases_are_revoked_and_those_that_fail_do_not_stop_the_others() {
+async fn several_leases_are_revoked_even_if_one_fails() {
     let world = World::new("several").await;
     let _operator = world.primary(&[]).await;
     for name in ["a", "b", "c", "d"] {
@@ -435,7 +432,7 @@ async fn several_leases_are_revoked_and_those_that_fail_do_not_stop_the_others()
 }
 
 #[tokio::test]
-async fn a_release_that_is_hindered_is_told_while_it_is_waited_for() {
+async fn a_hindered_release_is_reported_during_the_wait() {
     let world = World::new("hindered").await;
     let _operator = world.primary(&[]).await;
     world.granted("hindered", json!({"ttlSeconds": 600})).await;
@@ -446,7 +443,7 @@ async fn a_release_that_is_hindered_is_told_while_it_is_waited_for() {
     });
     world.create_map(map).await;
     let revoking = background(&world, &["revoke", "hindered"]);
-    says(&revoking, "waits for its release: ").await;
+    says(&revoking, "the release of lease.lessor.dev/hindered is hindered: ").await;
     let status = lease(&world, &["status"]).await;
     assert!(
         status.code == Some(7) && status.out.contains("/hindered: its release is hindered: "),
@@ -454,7 +451,7 @@ async fn a_release_that_is_hindered_is_told_while_it_is_waited_for() {
     );
     let timed_out = lease(&world, &["revoke", "hindered", "--timeout", "1s"]).await;
     assert!(
-        timed_out.code == Some(1) && timed_out.err.contains("not all of what was attached is gone"),
+        timed_out.code == Some(1) && timed_out.err.contains("not everything attached is removed"),
         "{timed_out:?}"
     );
     world.delete_map("fixed").await;
@@ -462,7 +459,7 @@ async fn a_release_that_is_hindered_is_told_while_it_is_waited_for() {
 }
 
 #[tokio::test]
-async fn the_status_says_who_is_primary_and_which_grants_are_late() {
+async fn the_status_shows_the_primary_and_overdue_grants() {
     let world = World::new("status").await;
     let operator = world.primary(&[]).await;
     let status = lease(&world, &["status"]).await.out;
@@ -480,23 +477,17 @@ async fn the_status_says_who_is_primary_and_which_grants_are_late() {
 }
 
 #[tokio::test]
-async fn what_was_granted_instead_of_what_was_asked_for_is_said() {
+async fn a_granted_ttl_that_differs_from_the_requested_one_is_explained() {
     let world = World::new("minimum").await;
     let _operator = world.primary(&["--min-ttl", "5s", "--max-ttl", "1h"]).await;
     let short = lease(&world, &["grant", "short", "--ttl", "1s"]).await.out;
-    assert!(
-        short.contains("granted for 5s, the shortest that the operator grants (1s was asked for)"),
-        "{short}"
-    );
+    assert!(short.contains("granted for 5s, the operator's minimum (1s was requested)"), "{short}");
     let long = lease(&world, &["grant", "long", "--ttl", "1d"]).await.out;
-    assert!(
-        long.contains("granted for 1h, the longest that the operator grants (1d was asked for)"),
-        "{long}"
-    );
+    assert!(long.contains("granted for 1h, the operator's maximum (1d was requested)"), "{long}");
 }
 
 #[tokio::test]
-async fn kubectl_finds_it_and_completes_it() {
+async fn kubectl_finds_the_plugin_and_completes_its_commands() {
     let world = World::new("kubectl").await;
     let _operator = world.primary(&[]).await;
     world.granted("web-1", json!({"ttlSeconds": 600, "holder": "web"})).await;

@@ -86,7 +86,7 @@ async fn a_command_that_will_not_stop_is_killed_before_its_lease_ends() {
 }
 
 #[tokio::test]
-async fn who_stops_it_stops_the_command_and_the_lease_ends() {
+async fn a_signal_is_forwarded_to_the_command_and_the_lease_ends() {
     let world = World::new("signals").await;
     let _operator = world.primary(&[]).await;
     let running = background(
@@ -114,7 +114,7 @@ async fn who_stops_it_stops_the_command_and_the_lease_ends() {
 }
 
 #[tokio::test]
-async fn what_keeps_a_command_from_running_has_its_exit_code() {
+async fn each_reason_why_a_command_cannot_start_has_its_exit_code() {
     let world = World::new("codes").await;
     let _operator = world.primary(&[]).await;
     world.granted("taken", json!({"ttlSeconds": 600})).await;

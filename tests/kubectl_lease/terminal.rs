@@ -1,4 +1,4 @@
-//! `kubectl lease` on a terminal: it asks, and has colours.
+//! `kubectl lease` on a terminal: confirmation and colours.
 
 use std::{
     fs::File,
@@ -16,7 +16,7 @@ use tokio::process::Child;
 
 use crate::plugin::command;
 
-/// A command on a terminal, and somebody in front of it.
+/// A command on a terminal, with its user.
 struct Terminal {
     child: Child,
     keyboard: File,
@@ -72,14 +72,14 @@ impl Terminal {
 }
 
 #[tokio::test]
-async fn a_revoke_shows_what_will_go_and_asks() {
+async fn a_revoke_shows_what_will_be_removed_and_asks_for_confirmation() {
     let world = World::new("asks").await;
     let _operator = world.primary(&[]).await;
     world.granted("asks", json!({"ttlSeconds": 600})).await;
     world.config_map("shared", json!({"key.lessor.dev/a": "asks"}), &["a", "b"]).await;
     for no in ["n\n", "\n", "maybe\n"] {
         let mut terminal = Terminal::start(&world, &["revoke", "asks"], &[]);
-        terminal.wait_for("Revoke it, with everything shown? [y/N] ").await;
+        terminal.wait_for("Revoke this lease and remove everything attached? [y/N] ").await;
         assert!(terminal.shows().contains("configmap/shared"), "{}", terminal.shows());
         terminal.types(no);
         assert_eq!(terminal.ends().await.code(), Some(1));
@@ -94,7 +94,7 @@ async fn a_revoke_shows_what_will_go_and_asks() {
 }
 
 #[tokio::test]
-async fn colours_are_for_terminals_whose_users_want_them() {
+async fn colours_are_used_on_terminals_unless_refused() {
     let world = World::new("colours").await;
     let _operator = world.primary(&[]).await;
     world.granted("green", json!({"ttlSeconds": 600})).await;
@@ -112,7 +112,7 @@ async fn colours_are_for_terminals_whose_users_want_them() {
 }
 
 #[tokio::test]
-async fn a_command_on_a_terminal_reads_from_it_and_is_stopped_with_its_job() {
+async fn a_command_on_a_terminal_reads_from_it_and_is_stopped_with_its_group() {
     let world = World::new("typing").await;
     let _operator = world.primary(&[]).await;
     let script = "read word; echo got $word; sleep 300 & echo child $!; wait";

@@ -1,4 +1,4 @@
-//! The transcripts in the documents, as they come out of a real run.
+//! The transcripts in the documents, compared with a real run.
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
@@ -8,7 +8,7 @@ use trycmd::{TestCases, schema::Bin};
 
 use crate::{plugin::kubectl_with_plugins, programs::kubeconfig};
 
-/// A world as somebody finds it who has installed everything.
+/// A cluster with the operator and the plugin installed.
 struct Installed {
     _runtime: tokio::runtime::Runtime,
     _operator: Process,
@@ -34,7 +34,7 @@ impl Installed {
 }
 
 #[test]
-fn the_documents_show_what_really_happens() {
+fn the_transcripts_in_the_documents_match_a_real_run() {
     let installed = Installed::new("transcripts");
     let cases = TestCases::new();
     cases.env("KUBECONFIG", installed.kubeconfig.to_str().expect("a path"));

@@ -1,4 +1,4 @@
-//! The custom resource definitions, as installed.
+//! The custom resource definitions.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
@@ -22,11 +22,11 @@ pub fn all() -> [CustomResourceDefinition; 2] {
     [lease(), lessor()]
 }
 
-/// A definition as a YAML document, with the separator in front of it.
+/// A definition as a YAML document that begins with a separator.
 ///
 /// # Errors
 ///
-/// Passes on what the serializer says; no definition of ours makes it fail.
+/// The serializer's error. The definitions of this crate cause none.
 pub fn to_yaml(crd: &CustomResourceDefinition) -> Result<String, serde_saphyr::SerializeError> {
     Ok(format!("---\n{}", serde_saphyr::to_string(crd)?))
 }
@@ -40,11 +40,10 @@ fn tidied(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     crd
 }
 
-/// Makes every field that may be absent refuse `null`, and paragraphs of descriptions single lines.
+/// Makes every optional field non-nullable, and every paragraph of a description one line.
 ///
-/// The server drops a `null` where none is allowed: so a field is there or it isn't, and nobody who reads an object or
-/// compares two of them has to know a third case. And `kubectl explain` wraps lines itself, but keeps the breaks that it
-/// finds.
+/// The API server drops `null` from a field that isn't nullable, so a field is present or absent, with no third case.
+/// `kubectl explain` wraps lines, and keeps existing line breaks.
 fn tidy(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     if let Some(description) = &mut schema.description {
@@ -91,14 +90,14 @@ mod tests {
     }
 
     #[test]
-    fn the_files_under_crds_are_what_the_code_says() {
+    fn the_files_under_crds_are_generated_from_the_code() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crds");
         for crd in all() {
             let file = directory.join(format!("{}.yaml", crd.metadata.name.as_deref().expect("a name")));
             let there = fs::read_to_string(&file).unwrap_or_default();
             assert!(
                 there == to_yaml(&crd).expect("YAML"),
-                "{} differs from src/api: run `just crds`, or `cargo run -- crd {} > {}`",
+                "{} differs from the code: run `just crds`, or `cargo run -- crd {} > {}`",
                 file.display(),
                 crd.spec.names.plural,
                 file.display()
@@ -107,12 +106,12 @@ mod tests {
         assert_eq!(
             fs::read_dir(directory).expect("the directory").count(),
             all().len(),
-            "a file that no code generates"
+            "a file that isn't generated"
         );
     }
 
     #[test]
-    fn every_field_has_a_description_and_none_takes_null() {
+    fn every_field_has_a_description_and_is_not_nullable() {
         for crd in all() {
             for (path, schema) in schemas(&crd) {
                 assert!(schema.description.is_some(), "{path}");
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_holder_writes_has_a_length_or_a_range() {
+    fn every_spec_field_has_a_maximum_length_or_a_range() {
         for (path, schema) in schemas(&lease()).into_iter().filter(|(path, _)| path.starts_with(".spec.")) {
             match schema.type_.as_deref() {
                 Some("string") => assert!(schema.max_length.is_some() || schema.enum_.is_some(), "{path}"),

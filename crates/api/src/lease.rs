@@ -1,4 +1,4 @@
-//! The `Lease`: a promise of time that its holder renews.
+//! The `Lease`: a TTL that its holder renews, with what is deleted when it ends.
 
 #![allow(clippy::duplicated_attributes, reason = "each column has a type of its own")]
 #![cfg_attr(
@@ -24,70 +24,70 @@ use super::rules::{
 #[cfg(feature = "schema")]
 use super::time::{RENEW_TIME_MAX_LENGTH, RENEW_TIME_PATTERN};
 
-/// The finalizer that keeps a lease in place until everything attached to it is gone.
+/// The finalizer that keeps a lease until everything attached to it is removed.
 pub const FINALIZER: &str = "lessor.dev/revoke";
 
-/// The longest time that any field of a lease may ask for, in seconds: 285 years.
+/// The maximum of every field of a lease that is a number of seconds: 285 years.
 ///
-/// Below it, a deadline fits into the 64 bits of nanoseconds that monotonic clocks count in.
+/// It keeps deadlines within the 64 bits of nanoseconds of monotonic clocks.
 pub const MAX_SECONDS: i64 = 9_000_000_000;
 
-/// What the API server answers to a renewal that comes too late.
+/// The API server's error for a renewal after the end.
 pub const ENDED_MESSAGE: &str = "lease has ended: grant a new one";
 
 /// The longest `spec.holder`, in characters.
 pub const MAX_HOLDER_LENGTH: u32 = 253;
 
-/// What the API server answers to a write of status by a primary that was deposed.
+/// The API server's error for a status write by a former primary.
 pub const TERM_MESSAGE: &str = "status.term never decreases: another primary has taken over";
 
 /// Types of the conditions of a lease.
 pub mod condition {
-    /// True from the grant to the end; the reason is one of [`reason`](super::reason).
+    /// True from the grant to the end. Its reason is one of [`reason`](super::reason).
     pub const ACTIVE: &str = "Active";
-    /// True while no more than `spec.warnBeforeSeconds` remain.
+    /// True while at most `spec.warnBeforeSeconds` remain.
     pub const EXPIRING: &str = "Expiring";
-    /// True once all that was attached is gone.
+    /// True once everything attached is removed.
     pub const RELEASED: &str = "Released";
-    /// True while what the lease follows keeps it alive; the reason is one of [`following`](super::following).
+    /// True while the source of `spec.renewFrom` keeps the lease alive. Its reason is one of [`following`](super::following).
     pub const FOLLOWING: &str = "Following";
 }
 
 /// Reasons of the condition [`Following`](condition::FOLLOWING).
 pub mod following {
-    /// True: the source lives, and keeps the lease alive.
+    /// True: the source is alive, and keeps the lease alive.
     pub const SOURCE_ALIVE: &str = "SourceAlive";
-    /// The source isn't there: not yet, or not any more. The TTL runs.
+    /// The source doesn't exist (yet, or any more). The TTL runs.
     pub const SOURCE_MISSING: &str = "SourceMissing";
-    /// The Pod has finished. The TTL runs, or the lease ends at once.
+    /// The Pod has finished. The TTL runs, or the lease ends at once: see `onLoss`.
     pub const SOURCE_FINISHED: &str = "SourceFinished";
-    /// Another Pod has the name. The TTL runs, or the lease ends at once.
+    /// Another Pod has the name. The TTL runs, or the lease ends at once: see `onLoss`.
     pub const SOURCE_REPLACED: &str = "SourceReplaced";
-    /// The lease that is followed has ended. The TTL runs.
+    /// The followed lease has ended. The TTL runs.
     pub const SOURCE_ENDED: &str = "SourceEnded";
-    /// The lease follows itself, by way of others perhaps: it lives by its own renewals.
+    /// The lease follows itself, directly or through others. Only its own renewals keep it alive.
     pub const CYCLE: &str = "Cycle";
-    /// Too many leases follow one another up to this one: it lives by its own renewals.
+    /// The chain of leases that follow one another is too long. Only its own renewals keep it alive.
     pub const CHAIN_TOO_LONG: &str = "ChainTooLong";
-    /// The operator isn't told to watch this kind of source. Time stands still.
+    /// The operator isn't configured to watch this kind of source. The lease doesn't expire.
     pub const NOT_ENABLED: &str = "NotEnabled";
-    /// The operator lacks the right to see the source. Time stands still.
+    /// The operator lacks the right to watch the source. The lease doesn't expire.
     pub const UNWATCHED: &str = "Unwatched";
 }
 
-/// Reasons of the condition [`Active`](condition::ACTIVE): the state of a lease, in one word.
+/// Reasons of the condition [`Active`](condition::ACTIVE): the state of a lease in one word.
 pub mod reason {
-    /// The lease runs.
+    /// The lease is active, and its TTL runs.
     pub const GRANTED: &str = "Granted";
-    /// The lease is active, and its time stands still.
+    /// The lease is active, and its TTL is paused.
     pub const SUSPENDED: &str = "Suspended";
-    /// The lease has ended by time.
+    /// The lease has ended because its time was over.
     pub const EXPIRED: &str = "Expired";
-    /// The lease has ended before its time: somebody deleted it.
+    /// The lease was deleted before its time was over.
     pub const REVOKED: &str = "Revoked";
 }
 
-/// What the holder of a lease asks for.
+/// The lease that its holder requests.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(KubeSchema))]
 #[cfg_attr(not(feature = "schema"), kube(schema = "disabled"))]
@@ -106,19 +106,19 @@ pub mod reason {
     namespaced,
     status = "LeaseStatus",
     derive = "PartialEq",
-    doc = "A promise of time: granted for a TTL, renewed by its holder, and over when it isn't. ConfigMaps, and \
-           single keys of annotated objects, attach to a lease and are deleted when it ends.",
+    doc = "A lease is granted for a TTL, and ends when its holder stops renewing it. Annotations attach objects, or single \
+           keys of objects, to the lease; they are deleted when it ends.",
     printcolumn(
         name = "TTL",
         type_ = "integer",
         json_path = ".spec.ttlSeconds",
-        description = "Seconds asked for"
+        description = "Requested TTL in seconds"
     ),
     printcolumn(
         name = "HOLDER",
         type_ = "string",
         json_path = ".spec.holder",
-        description = "Who keeps it alive"
+        description = "Who renews the lease"
     ),
     printcolumn(
         name = "STATE",
@@ -130,124 +130,131 @@ pub mod reason {
         name = "RENEWED",
         type_ = "date",
         json_path = ".spec.renewTime",
-        description = "Time since the holder's last renewal, by the holder's clock"
+        description = "Time since spec.renewTime, by the holder's clock"
     ),
     printcolumn(
-        name = "ATTACHED",
-        type_ = "string",
-        json_path = ".status.attached",
-        description = "Objects, and keys of objects that stay, which go when the lease ends"
+        name = "OBJECTS",
+        type_ = "integer",
+        json_path = ".status.attached.objects",
+        description = "Whole objects that are deleted when the lease ends"
+    ),
+    printcolumn(
+        name = "KEYS",
+        type_ = "integer",
+        json_path = ".status.attached.keys",
+        description = "Keys that are removed from other objects when the lease ends"
     ),
     printcolumn(
         name = "FOLLOWS",
         type_ = "string",
         json_path = ".status.follows.source",
-        description = "What keeps it alive beside its holder"
+        description = "What renews the lease besides its holder",
+        priority = "1"
     ),
     printcolumn(
         name = "EXPIRES",
         type_ = "string",
         json_path = ".status.expiryTime",
-        description = "Not before this time",
+        description = "The lease expires not before this time",
         priority = "1"
     ),
     printcolumn(
         name = "PRIMARY",
         type_ = "string",
         json_path = ".status.primary",
-        description = "Who wrote the status",
+        description = "The replica that wrote the status",
         priority = "1"
     ),
     printcolumn(
         name = "TERM",
         type_ = "integer",
         json_path = ".status.term",
-        description = "The term under which the status was written",
+        description = "The term of the replica that wrote the status",
         priority = "1"
     ),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct LeaseSpec {
-    /// How long the lease lives without a renewal, in seconds.
+    /// How long the lease lives after its last renewal, in seconds.
     ///
-    /// What is granted is at least the operator's minimum (5 seconds unless set otherwise) and at most its maximum: see
-    /// `status.grantedTTLSeconds`. A changed `ttlSeconds` renews the lease, like a changed `renewTime`.
+    /// The granted TTL is at least the operator's minimum (5 seconds by default) and at most its maximum: see
+    /// `status.grantedTTLSeconds`. A change of `ttlSeconds` renews the lease, like a change of `renewTime`.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_SECONDS)))]
     pub ttl_seconds: i64,
 
-    /// Renews the lease whenever its holder changes it.
+    /// Every change of this field renews the lease.
     ///
-    /// RFC 3339 with up to nine decimals, for example 2026-01-31T12:00:00.123456Z. What it says is for people, so no
-    /// clock of a client matters, but an unchanged value renews nothing: make each one new. Once set it can't be removed.
+    /// RFC 3339 with up to nine decimals, for example 2026-01-31T12:00:00.123456Z. The value itself has no effect, so the
+    /// clocks of clients don't matter. An unchanged value renews nothing. Once set, the field can't be removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = RENEW_TIME_MAX_LENGTH)))]
     #[cfg_attr(feature = "schema", x_kube(validation = Rule::new(format!("self.matches(r'{RENEW_TIME_PATTERN}')"))
         .message("must be a time like 2026-01-31T12:00:00.123456Z")))]
     pub renew_time: Option<String>,
 
-    /// Who keeps the lease alive. For people.
+    /// Who renews the lease, for information.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = MAX_HOLDER_LENGTH)))]
     pub holder: Option<String>,
 
-    /// The lease ends at the latest this many seconds after its grant, however often it is renewed.
+    /// The lease ends at most this many seconds after its grant, even if it is renewed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_SECONDS)))]
     pub max_lifetime_seconds: Option<i64>,
 
-    /// While true, time stands still: what remained (`status.remainingSeconds`) remains.
+    /// While true, the TTL is paused at `status.remainingSeconds`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[cfg_attr(feature = "schema", schemars(extend("default" = false)))]
     pub suspend: bool,
 
-    /// When no more than this many seconds remain, the condition `Expiring` becomes True and an Event says so.
+    /// When at most this many seconds remain, the condition `Expiring` becomes True and an Event is emitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_SECONDS)))]
     pub warn_before_seconds: Option<i64>,
 
-    /// What becomes of the lease itself once it has expired and everything attached to it is gone: it is deleted, unless
-    /// `Retain` keeps it for people to look at.
+    /// Whether the operator deletes the lease after it has expired and everything attached to it is removed (`Delete`), or
+    /// keeps it for inspection (`Retain`).
     #[serde(default, skip_serializing_if = "AfterExpiry::is_delete")]
     #[cfg_attr(feature = "schema", schemars(extend("default" = "Delete")))]
     pub after_expiry: AfterExpiry,
 
-    /// What keeps the lease alive beside its holder: a heartbeat, each beat of which renews it, or a Pod. It costs no write
-    /// at all. Changing it renews nothing.
+    /// A source that keeps the lease alive besides its holder: a heartbeat, each beat of which renews the lease, or a Pod.
+    /// It costs no writes. Changing it renews nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renew_from: Option<RenewFrom>,
 }
 
-/// What keeps a lease alive: exactly one of these.
+/// The source that keeps a lease alive: exactly one of these.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(KubeSchema))]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", x_kube(validation = Rule::new(ONE_SOURCE_RULE).message(ONE_SOURCE_MESSAGE)))]
 pub struct RenewFrom {
-    /// A Lease of coordination.k8s.io in the same namespace, as controllers elect their leaders by: each change of its
-    /// `renewTime` is a renewal.
+    /// A Lease of coordination.k8s.io in the same namespace, such as one for leader election. Each change of its
+    /// `renewTime` renews this lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coordination_lease: Option<SourceName>,
 
-    /// A node: each of its heartbeats is a renewal.
+    /// A node. Each of its heartbeats renews this lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<SourceName>,
 
-    /// A Pod in the same namespace: the lease lives as long as it does, and no TTL runs meanwhile.
+    /// A Pod in the same namespace. This lease doesn't expire as long as the Pod is alive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodSource>,
 
-    /// Another lease of lessor.dev in the same namespace: each of its renewals is one of this lease.
+    /// Another Lease of lessor.dev in the same namespace. Each of its renewals renews this lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<SourceName>,
 }
 
-/// What is followed, by its name.
+/// A source by its name.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(KubeSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SourceName {
-    /// Its name.
+    /// The name of the source.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = MAX_SOURCE_NAME_LENGTH)))]
     #[cfg_attr(feature = "schema", x_kube(validation = Rule::new(SOURCE_NAME_RULE).message(SOURCE_NAME_MESSAGE)))]
     pub name: String,
@@ -257,33 +264,33 @@ pub struct SourceName {
 #[cfg(feature = "schema")]
 const MAX_SOURCE_NAME_LENGTH: u32 = 253;
 
-/// A Pod that is followed.
+/// A Pod as a source.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(KubeSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PodSource {
-    /// Its name.
+    /// The name of the Pod.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = MAX_SOURCE_NAME_LENGTH)))]
     #[cfg_attr(feature = "schema", x_kube(validation = Rule::new(SOURCE_NAME_RULE).message(SOURCE_NAME_MESSAGE)))]
     pub name: String,
 
-    /// Its uid. Without it, that of the Pod which has the name when the lease is granted: see `status.follows.uid`.
+    /// The uid of the Pod. The default is the uid of the Pod with this name at the grant: see `status.follows.uid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 36)))]
     #[cfg_attr(feature = "schema", x_kube(validation = Rule::new(UID_RULE).message(UID_MESSAGE)))]
     pub uid: Option<String>,
 
-    /// What becomes of the lease once the Pod is gone, has finished, or another Pod has its name.
+    /// What happens to the lease once the Pod is deleted, has finished, or is replaced by another of its name.
     #[serde(default, skip_serializing_if = "OnLoss::is_run_out")]
     #[cfg_attr(feature = "schema", schemars(extend("default" = "RunOut")))]
     pub on_loss: OnLoss,
 }
 
-/// What becomes of a lease whose Pod is lost.
+/// What happens to a lease whose Pod is lost.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub enum OnLoss {
-    /// Its TTL runs from then on, unless it is renewed.
+    /// Its TTL runs from then on.
     #[default]
     RunOut,
     /// It ends at once.
@@ -296,14 +303,14 @@ impl OnLoss {
     }
 }
 
-/// What becomes of an expired lease once everything attached to it is gone.
+/// What happens to an expired lease once everything attached to it is removed.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 pub enum AfterExpiry {
     /// It is deleted.
     #[default]
     Delete,
-    /// It stays, for people to look at, until somebody deletes it.
+    /// It is kept until a user deletes it.
     Retain,
 }
 
@@ -313,7 +320,7 @@ impl AfterExpiry {
     }
 }
 
-/// What the primary lessor says of a lease.
+/// The state of a lease, written by the primary.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "schema", derive(KubeSchema))]
 #[serde(rename_all = "camelCase")]
@@ -323,14 +330,14 @@ pub struct LeaseStatus {
     #[cfg_attr(feature = "schema", x_kube(merge_strategy = ListMerge::Map(vec!["type".into()])))]
     pub conditions: Vec<Condition>,
 
-    /// The generation of the spec when this status was written. A renewal changes the spec, and its status isn't written for
-    /// each renewal, so that this is older than `metadata.generation` most of the time.
-    // It isn't called `observedGeneration`: `kubectl wait` and kstatus take an object whose `status.observedGeneration` is older
-    // than `metadata.generation` for one whose status is out of date.
+    /// The generation of the spec at the last write of this status. Renewals change the generation, and the status isn't
+    /// written at every renewal, so this is usually less than `metadata.generation`.
+    // Not `observedGeneration`, because `kubectl wait` and kstatus regard a status as outdated if that is less than
+    // `metadata.generation`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec_generation: Option<i64>,
 
-    /// The TTL that was granted, in seconds.
+    /// The granted TTL in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "grantedTTLSeconds")]
     pub granted_ttl_seconds: Option<i64>,
 
@@ -338,16 +345,16 @@ pub struct LeaseStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant_time: Option<MicroTime>,
 
-    /// The lease ends by time not before this. Renewals refresh it lazily, so the real end may be later. Absent while
-    /// the lease is suspended, and while what it follows keeps it alive.
+    /// The lease doesn't expire before this time. It may expire later, because this field isn't updated at every renewal.
+    /// Absent while the lease is suspended, and while a source keeps it alive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expiry_time: Option<MicroTime>,
 
-    /// When the lease ended. Once set, the lease is over: no renewal is accepted any more.
+    /// When the lease ended. Once it is set, the API server rejects renewals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_time: Option<MicroTime>,
 
-    /// The seconds that remain, rounded up, while the lease is suspended.
+    /// The remaining seconds while the lease is suspended, rounded up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remaining_seconds: Option<i64>,
 
@@ -359,28 +366,28 @@ pub struct LeaseStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub term: Option<i64>,
 
-    /// Greater than that of every earlier lease of this name. A lease is no mutex by itself: a system that it guards
-    /// must refuse a smaller token than it has seen.
+    /// Greater than the token of every earlier lease of this name. A lease alone is not a mutex: a system that it
+    /// protects must reject a token smaller than one it has accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing_token: Option<i64>,
 
-    /// How much goes when the lease ends. Refreshed lazily.
+    /// How much is removed when the lease ends. It isn't updated at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attached: Option<Attached>,
 
-    /// What keeps the lease alive beside its holder.
+    /// The source that keeps the lease alive besides its holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows: Option<Follows>,
 }
 
-/// What a lease follows.
+/// The source that a lease follows.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Follows {
     /// The source, like node/worker-1 or pod/web-0.
     pub source: String,
-    /// The uid of the Pod that is followed: another one of its name is another Pod.
+    /// The uid of the followed Pod. A Pod with the same name and another uid is another Pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
 }
@@ -392,7 +399,7 @@ pub struct Follows {
 pub struct Attached {
     /// Whole objects.
     pub objects: i64,
-    /// Keys of objects that stay.
+    /// Keys of other objects.
     pub keys: i64,
 }
 
@@ -406,17 +413,17 @@ impl fmt::Display for Attached {
 }
 
 impl Lease {
-    /// Whether the end of this lease has been committed.
+    /// Whether the lease has ended.
     pub fn is_ended(&self) -> bool {
         self.status.as_ref().is_some_and(|status| status.end_time.is_some())
     }
 
-    /// Whether this lease was ever granted.
+    /// Whether the lease was ever granted.
     pub fn is_granted(&self) -> bool {
         self.status.as_ref().is_some_and(|status| status.spec_generation.is_some())
     }
 
-    /// Whether the finalizer that makes its end complete is in place.
+    /// Whether the lease has [`FINALIZER`].
     pub fn has_finalizer(&self) -> bool {
         self.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER)
     }
@@ -429,14 +436,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_says_only_what_was_said_to_it() {
+    fn absent_fields_are_not_serialized() {
         let lease = Lease::new("session-42", LeaseSpec { ttl_seconds: 10, ..LeaseSpec::default() });
         assert_eq!(serde_json::to_value(&lease).unwrap()["spec"], json!({"ttlSeconds": 10}));
         assert_eq!(serde_json::to_value(LeaseStatus::default()).unwrap(), json!({}));
     }
 
     #[test]
-    fn fields_are_called_as_kubernetes_would_call_them() {
+    fn status_fields_have_kubernetes_names() {
         let status = json!({
             "conditions": [],
             "specGeneration": 1,
@@ -457,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_has_ended_once_its_end_is_committed() {
+    fn a_lease_has_ended_once_it_has_an_end_time() {
         let mut lease = Lease::new("session-42", LeaseSpec { ttl_seconds: 10, ..LeaseSpec::default() });
         assert!(!lease.is_granted() && !lease.is_ended() && !lease.has_finalizer());
         lease.metadata.finalizers = Some(vec!["example.com/other".to_owned(), FINALIZER.to_owned()]);

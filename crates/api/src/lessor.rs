@@ -1,4 +1,4 @@
-//! The `Lessor`: the object that says which replica is primary.
+//! The `Lessor`: the object that names the primary replica.
 
 #![allow(clippy::duplicated_attributes, reason = "each column has a type of its own")]
 #![cfg_attr(
@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "schema")]
 use super::{lease::TERM_MESSAGE, rules::TERM_RULE};
 
-/// The condition that says whether all kinds can be attached that an administrator has listed.
+/// The condition that is True while every kind in `--attachable` can be attached.
 pub const KINDS_READY: &str = "KindsReady";
 
-/// A `Lessor` asks for nothing: the operator makes it, and only its status says something.
+/// Empty: the operator creates the `Lessor`, and writes only its status.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(KubeSchema))]
 #[cfg_attr(not(feature = "schema"), kube(schema = "disabled"))]
@@ -35,32 +35,37 @@ pub const KINDS_READY: &str = "KindsReady";
     status = "LessorStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "Says which replica of the operator is the primary lessor, the one that acts. Made by the operator, and written \
-           only when the primary changes or has to prove itself: it is no heartbeat.",
-    printcolumn(name = "PRIMARY", type_ = "string", json_path = ".status.primary", description = "Who acts"),
+    doc = "The Lessor names the primary replica of the operator, which is the only one that grants and ends leases. The operator \
+           creates it, and writes it only when the primary changes or has to confirm that it is alive; it is not a heartbeat.",
+    printcolumn(
+        name = "PRIMARY",
+        type_ = "string",
+        json_path = ".status.primary",
+        description = "The replica that grants and ends leases"
+    ),
     printcolumn(
         name = "TERM",
         type_ = "integer",
         json_path = ".status.term",
-        description = "One more with each takeover"
+        description = "Increases with each takeover"
     ),
     printcolumn(
         name = "LEASES",
         type_ = "integer",
         json_path = ".status.leases",
-        description = "Leases, when this was last written"
+        description = "Number of leases at the last write of this status"
     ),
     printcolumn(
         name = "TRANSITIONS",
         type_ = "integer",
         json_path = ".status.transitions",
-        description = "Changes of primary"
+        description = "Number of changes of the primary"
     ),
     printcolumn(
         name = "VERSION",
         type_ = "string",
         json_path = ".status.version",
-        description = "The version of the operator that is primary",
+        description = "Version of the primary",
         priority = 1
     ),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp")
@@ -68,42 +73,42 @@ pub const KINDS_READY: &str = "KindsReady";
 #[serde(rename_all = "camelCase")]
 pub struct LessorSpec {}
 
-/// Who is primary, and since when.
+/// The primary, and what it publishes.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "schema", derive(KubeSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct LessorStatus {
-    /// The replica that is primary. Empty or absent: nobody, whoever comes may claim it.
+    /// The name of the primary replica. If it is empty or absent, any replica may become primary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub primary: Option<String>,
 
-    /// One more with each takeover. It never decreases, and no lease accepts a write of a lower term than it carries. The
-    /// first is the resourceVersion of this object, so that none is given out again after somebody has deleted it.
+    /// Increases by one with each takeover, and never decreases. A lease rejects status writes with a term lower than its
+    /// own. The first term is the resourceVersion of this object, so that no term repeats after this object is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub term: Option<i64>,
 
-    /// When the primary claimed or took over this term.
+    /// When the primary acquired this term.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acquire_time: Option<MicroTime>,
 
-    /// When the primary last proved that it is still there, after it had nothing to do for a while.
+    /// When the primary last confirmed that it is alive, after it had been idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proved_time: Option<MicroTime>,
 
-    /// How often the primary has changed.
+    /// The number of changes of the primary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transitions: Option<i64>,
 
-    /// For how many milliseconds altogether the API server could not write, as primaries have found out: it answered, but nobody
-    /// could renew. All deadlines have moved by that, on every replica.
+    /// The accumulated time, in milliseconds, in which the API server responded but accepted no writes, so that no holder
+    /// could renew. Every replica extends all deadlines by this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_milliseconds: Option<i64>,
 
-    /// How many leases there were when this was last written.
+    /// The number of leases at the last write of this status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases: Option<i64>,
 
-    /// The version of the operator that is primary, or was when nobody is.
+    /// The version of the operator that is, or last was, primary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
 

@@ -1,17 +1,19 @@
-//! The API of Lessor: custom resources and annotation grammar. Types and pure parsing, nothing else.
+#![doc = include_str!("../README.md")]
 
 pub mod attachment;
 #[cfg(feature = "schema")]
 pub mod crd;
+pub mod duration;
 pub mod lease;
 pub mod lessor;
 pub mod pointer;
 pub mod recorded;
 #[cfg(feature = "schema")]
 mod rules;
+mod shorten;
 pub mod time;
 
-pub use attachment::{Attachments, Key, KeyForm, LeaseName, Problem};
+pub use attachment::{AttachmentProblem, Attachments, Key, KeyForm, LeaseName};
 pub use lease::{
     AfterExpiry, Attached, Follows, Lease, LeaseSpec, LeaseStatus, OnLoss, PodSource, RenewFrom, SourceName,
 };

@@ -1,122 +1,123 @@
-//! JSON Pointers (RFC 6901) to members of an object, as keys of kinds that have no `data`.
+//! JSON Pointers (RFC 6901) to members of an object: the keys of kinds without `data`.
 //!
-//! An index into an array is no member: positions shift while others edit. Text can't tell an index from a member named
-//! `0`, so [`Pointer::locate`] decides that on the object itself, when the member is to be removed.
+//! Array elements can't be attached, because their indices shift when other writers edit the array. The text alone doesn't
+//! distinguish an index from a member named `0`, so [`Pointer::locate`] checks the object when the member is removed.
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 
 use serde_json::Value;
 
-use super::{GROUP, attachment::shortened};
+use super::{GROUP, shorten::shortened};
 
 /// The longest pointer that is accepted, in bytes.
 pub const MAX_LENGTH: usize = 1024;
 
-/// A JSON Pointer to a member of an object which may be removed, at any depth.
+/// A JSON Pointer to a removable member of an object, at any depth.
 ///
-/// Ordered by its tokens, so that a pointer comes right before those that lie inside it.
+/// Ordered by tokens, so that a pointer sorts directly before the pointers inside it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pointer(Arc<str>);
 
-/// Why a text is no pointer that may be removed.
+/// Why a text is not a pointer to a removable member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum PointerError {
+pub enum InvalidPointer {
     /// It doesn't begin with a slash.
-    #[error("{0:?} is no JSON pointer: it begins with a slash, like \"/spec/suspend\"")]
+    #[error("invalid JSON pointer {0:?}: it must begin with a slash, like \"/spec/suspend\"")]
     NoSlash(String),
     /// It is longer than [`MAX_LENGTH`].
-    #[error("{0:?} is longer than {MAX_LENGTH} bytes")]
+    #[error("invalid JSON pointer {0:?}: longer than {MAX_LENGTH} bytes")]
     TooLong(String),
-    /// It has an empty part, as in `/spec/`.
+    /// It has an empty token, as in `/spec/`.
     #[error(
-        "{0:?} has an empty part: write it like \"/spec/suspend\", without a slash at the end or two in a row"
+        "invalid JSON pointer {0:?}: an empty token; remove the slash at the end or the second of two slashes, like \
+         \"/spec/suspend\""
     )]
-    EmptyPart(String),
+    EmptyToken(String),
     /// It has a `~` that is neither `~0` nor `~1`.
-    #[error("{0:?} has a lone \"~\": write \"~0\" for \"~\" and \"~1\" for \"/\"")]
+    #[error("invalid JSON pointer {0:?}: escape \"~\" as \"~0\" and \"/\" as \"~1\"")]
     BadEscape(String),
     /// It points past the end of an array.
     #[error(
-        "{0:?} points into an array, whose positions shift: name a member of an object, like \"/spec/suspend\""
+        "{0:?} points into an array, where indices shift: use a member of an object, like \"/spec/suspend\""
     )]
     IntoArray(String),
-    /// It points at what makes the object what it is.
+    /// It points at what identifies the object, or at its status.
     #[error(
-        "{0:?} can't be removed: of \"/metadata\" only single labels and foreign annotations can, like \
-         \"/metadata/labels/session\", and of \"/status\", \"/kind\" and \"/apiVersion\" nothing"
+        "{0:?} is protected: \"/status\", \"/kind\", \"/apiVersion\" and \"/metadata\" can't be removed, except single labels \
+         and annotations outside lessor.dev, like \"/metadata/labels/session\""
     )]
     Protected(String),
 }
 
-/// Where a pointer leads in a given object.
+/// What a pointer refers to in a given object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Location {
-    /// To a member that is there.
+pub enum PointerTarget {
+    /// A member that exists.
     Present,
-    /// To nothing: the member, or one on the way to it, isn't there.
+    /// Nothing: the member, or one of its parents, doesn't exist.
     Absent,
-    /// Into an array: there is nothing that may be removed.
+    /// An array element, which is never removed.
     InArray,
 }
 
 impl Pointer {
-    /// Reads a pointer.
+    /// Parses a pointer.
     ///
     /// # Errors
     ///
-    /// Says what is wrong with `text` and shows how it would be right.
-    pub fn parse(text: &str) -> Result<Self, PointerError> {
+    /// The first reason why `text` is invalid, with an example.
+    pub fn parse(text: &str) -> Result<Self, InvalidPointer> {
         let shown = || shortened(text);
         if text.len() > MAX_LENGTH {
-            return Err(PointerError::TooLong(shown()));
+            return Err(InvalidPointer::TooLong(shown()));
         }
         let Some(path) = text.strip_prefix('/') else {
-            return Err(PointerError::NoSlash(shown()));
+            return Err(InvalidPointer::NoSlash(shown()));
         };
         for token in path.split('/') {
             if token.is_empty() {
-                return Err(PointerError::EmptyPart(shown()));
+                return Err(InvalidPointer::EmptyToken(shown()));
             }
             if token.split('~').skip(1).any(|rest| !rest.starts_with(['0', '1'])) {
-                return Err(PointerError::BadEscape(shown()));
+                return Err(InvalidPointer::BadEscape(shown()));
             }
             if token == "-" {
-                return Err(PointerError::IntoArray(shown()));
+                return Err(InvalidPointer::IntoArray(shown()));
             }
         }
         let pointer = Self(text.into());
-        if pointer.is_protected() { Err(PointerError::Protected(shown())) } else { Ok(pointer) }
+        if pointer.is_protected() { Err(InvalidPointer::Protected(shown())) } else { Ok(pointer) }
     }
 
-    /// The pointer as text, with its escapes: what a JSON patch takes as its path.
+    /// The pointer with its escapes: the `path` of a JSON patch.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The names on the way, from the outermost in, unescaped.
+    /// The unescaped tokens, from the outermost to the innermost.
     pub fn tokens(&self) -> impl Iterator<Item = String> {
         self.raw_tokens().map(unescaped)
     }
 
-    /// Whether `other` points at this very member, or into it.
+    /// Whether `other` is this pointer, or points inside its member.
     pub fn contains(&self, other: &Self) -> bool {
         other.0.strip_prefix(&*self.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
-    /// Where this pointer leads in `object`.
-    pub fn locate(&self, object: &Value) -> Location {
+    /// What this pointer refers to in `object`.
+    pub fn locate(&self, object: &Value) -> PointerTarget {
         let mut at = object;
         for token in self.tokens() {
             at = match at {
                 Value::Object(members) => match members.get(&token) {
                     Some(member) => member,
-                    None => return Location::Absent,
+                    None => return PointerTarget::Absent,
                 },
-                Value::Array(_) => return Location::InArray,
-                _ => return Location::Absent,
+                Value::Array(_) => return PointerTarget::InArray,
+                _ => return PointerTarget::Absent,
             };
         }
-        Location::Present
+        PointerTarget::Present
     }
 
     fn raw_tokens(&self) -> impl Iterator<Item = &str> {
@@ -141,14 +142,14 @@ impl Pointer {
     }
 }
 
-/// Whether an annotation belongs to Lessor: `lessor.dev/…`, or in a domain below it.
+/// Whether an annotation is in the domain `lessor.dev` or below it.
 fn is_our_annotation(name: &str) -> bool {
     let domain = name.split_once('/').map_or("", |(domain, _)| domain);
     domain == GROUP || domain.strip_suffix(GROUP).is_some_and(|rest| rest.ends_with('.'))
 }
 
 fn unescaped(token: &str) -> String {
-    // In this order: "~01" is "~1", and not "/".
+    // The order matters: "~01" means "~1".
     token.replace("~1", "/").replace("~0", "~")
 }
 
@@ -182,19 +183,19 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_names_members_from_the_outermost_in() {
+    fn tokens_go_from_the_outermost_member_to_the_innermost() {
         let names: Vec<_> = pointer("/spec/a~1b/m~0n/~01").tokens().collect();
         assert_eq!(names, ["spec", "a/b", "m~n", "~1"]);
     }
 
     #[test]
-    fn what_is_no_pointer_is_refused_with_a_word_on_what_would_be() {
-        use PointerError::{BadEscape, EmptyPart, IntoArray, NoSlash, TooLong};
+    fn an_invalid_pointer_is_refused() {
+        use InvalidPointer::{BadEscape, EmptyToken, IntoArray, NoSlash, TooLong};
         assert!(matches!(Pointer::parse(""), Err(NoSlash(_))));
         assert!(matches!(Pointer::parse("spec/a"), Err(NoSlash(_))));
-        assert!(matches!(Pointer::parse("/"), Err(EmptyPart(_))));
-        assert!(matches!(Pointer::parse("/spec/"), Err(EmptyPart(_))));
-        assert!(matches!(Pointer::parse("/spec//a"), Err(EmptyPart(_))));
+        assert!(matches!(Pointer::parse("/"), Err(EmptyToken(_))));
+        assert!(matches!(Pointer::parse("/spec/"), Err(EmptyToken(_))));
+        assert!(matches!(Pointer::parse("/spec//a"), Err(EmptyToken(_))));
         assert!(matches!(Pointer::parse("/spec/~"), Err(BadEscape(_))));
         assert!(matches!(Pointer::parse("/spec/~2"), Err(BadEscape(_))));
         assert!(matches!(Pointer::parse("/spec/~~0"), Err(BadEscape(_))));
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_the_object_what_it_is_cannot_be_named() {
+    fn identity_and_status_of_an_object_are_protected() {
         for text in [
             "/kind",
             "/apiVersion",
@@ -219,7 +220,7 @@ mod tests {
             "/metadata/annotations/key.lessor.dev~1a",
             "/metadata/annotations/lessor.dev~1keys/a",
         ] {
-            assert!(matches!(Pointer::parse(text), Err(PointerError::Protected(_))), "{text}");
+            assert!(matches!(Pointer::parse(text), Err(InvalidPointer::Protected(_))), "{text}");
         }
         for text in [
             "/metadata/labels/session",
@@ -235,22 +236,22 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_leads_to_members_only() {
+    fn a_pointer_locates_members_and_no_array_elements() {
         let object = json!({"spec": {"a/b": {"0": null}, "list": [{"name": "x"}], "text": "y"}});
         let locate = |text| pointer(text).locate(&object);
-        assert_eq!(locate("/spec/a~1b"), Location::Present);
-        assert_eq!(locate("/spec/a~1b/0"), Location::Present);
-        assert_eq!(locate("/spec/list"), Location::Present);
-        assert_eq!(locate("/spec/a~1b/1"), Location::Absent);
-        assert_eq!(locate("/spec/none/deeper"), Location::Absent);
-        assert_eq!(locate("/spec/text/deeper"), Location::Absent);
-        assert_eq!(locate("/spec/list/0"), Location::InArray);
-        assert_eq!(locate("/spec/list/0/name"), Location::InArray);
-        assert_eq!(locate("/spec/list/7"), Location::InArray);
+        assert_eq!(locate("/spec/a~1b"), PointerTarget::Present);
+        assert_eq!(locate("/spec/a~1b/0"), PointerTarget::Present);
+        assert_eq!(locate("/spec/list"), PointerTarget::Present);
+        assert_eq!(locate("/spec/a~1b/1"), PointerTarget::Absent);
+        assert_eq!(locate("/spec/none/deeper"), PointerTarget::Absent);
+        assert_eq!(locate("/spec/text/deeper"), PointerTarget::Absent);
+        assert_eq!(locate("/spec/list/0"), PointerTarget::InArray);
+        assert_eq!(locate("/spec/list/0/name"), PointerTarget::InArray);
+        assert_eq!(locate("/spec/list/7"), PointerTarget::InArray);
     }
 
     #[test]
-    fn a_pointer_contains_itself_and_what_lies_inside_it() {
+    fn a_pointer_contains_itself_and_pointers_inside_it() {
         let outer = pointer("/spec/a");
         assert!(outer.contains(&outer) && outer.contains(&pointer("/spec/a/b")));
         assert!(!outer.contains(&pointer("/spec/ab")) && !pointer("/spec/a/b").contains(&outer));
@@ -265,14 +266,14 @@ mod tests {
         }
 
         #[test]
-        fn a_pointer_says_the_same_as_the_names_it_was_made_of(names in prop::collection::vec("[a-b~/0-1]{1,3}", 1..5)) {
+        fn tokens_survive_escaping_and_parsing(names in prop::collection::vec("[a-b~/0-1]{1,3}", 1..5)) {
             let escaped: String =
                 names.iter().map(|name| format!("/{}", name.replace('~', "~0").replace('/', "~1"))).collect();
             prop_assert_eq!(pointer(&escaped).tokens().collect::<Vec<_>>(), names);
         }
 
         #[test]
-        fn in_order_what_lies_inside_comes_right_behind(
+        fn a_pointer_sorts_directly_before_those_inside_it(
             texts in prop::collection::btree_set("(/a[a-]?){1,3}", 2..8)
         ) {
             let sorted: std::collections::BTreeSet<Pointer> = texts.iter().map(|text| pointer(text)).collect();

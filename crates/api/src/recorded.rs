@@ -1,26 +1,27 @@
-//! What the API server itself records of a lease: who wrote it when.
+//! Times that the API server records in `metadata.managedFields`.
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry, jiff::Timestamp};
 
 use super::Lease;
 
-/// The grant of a lease is written under this name, and nothing else is: so the API server keeps when it accepted that, whoever
-/// writes the lease later.
+/// The field manager of the status write that grants a lease, and of no other write.
+///
+/// So the API server keeps the time of the grant, whatever is written to the lease later.
 pub const GRANT_MANAGER: &str = "lessor-grant";
 
-/// When the API server recorded the grant, the last renewal and our last write of status, by its own clock, in whole seconds.
+/// Times of the grant, the last renewal and the last status write, by the API server's clock, in whole seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
     /// The grant.
     pub granted: Option<Timestamp>,
-    /// The last write by whoever owns `spec.renewTime` or `spec.ttlSeconds`: at or after the last renewal.
+    /// The last write by an owner of `spec.renewTime` or `spec.ttlSeconds`: at or after the last renewal.
     pub renewed: Option<Timestamp>,
-    /// The last write of status.
+    /// The last status write.
     pub published: Option<Timestamp>,
 }
 
 impl Recorded {
-    /// Reads it from `metadata.managedFields`, where the server keeps the time of each writer's last change.
+    /// Reads `metadata.managedFields`, which has the time of each field manager's last change.
     pub fn read(lease: &Lease) -> Self {
         let entries = || lease.metadata.managed_fields.iter().flatten();
         let of_status = |entry: &ManagedFieldsEntry| entry.subresource.as_deref() == Some("status");
@@ -33,7 +34,7 @@ impl Recorded {
         }
     }
 
-    /// The last write by whoever owns `spec.renewTime` or `spec.ttlSeconds`, of a lease of ours or of coordination.k8s.io.
+    /// The last write by an owner of `spec.renewTime` or `spec.ttlSeconds`, in a Lease of lessor.dev or coordination.k8s.io.
     pub fn of_renewal<'a>(entries: impl Iterator<Item = &'a ManagedFieldsEntry>) -> Option<Timestamp> {
         latest(entries, |entry| {
             let spec = entry.fields_v1.as_ref().and_then(|fields| fields.0.get("f:spec"));
@@ -41,7 +42,7 @@ impl Recorded {
         })
     }
 
-    /// Whether the last renewal came after the last write of status for sure, so that no primary has answered it.
+    /// Whether the last renewal is certainly later than the last status write, so that no primary has observed it.
     pub fn renewed_unseen(&self) -> bool {
         self.published.is_some() && self.renewed > self.published
     }
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_renewal_is_read_from_the_writers_of_renew_time() {
+    fn the_last_renewal_is_the_last_write_by_an_owner_of_renew_time() {
         let mut value = json!({
             "apiVersion": "lessor.dev/v1alpha1", "kind": "Lease",
             "metadata": {"namespace": "shop", "name": "cart"},
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_recorded_under_a_name_of_its_own() {
+    fn the_grant_has_a_field_manager_of_its_own() {
         let entry = |manager: &str, time: &str, subresource: Option<&str>| {
             json!({"manager": manager, "operation": "Update", "time": time, "subresource": subresource,
                 "fieldsV1": {"f:status": {"f:fencingToken": {}}}})
@@ -106,7 +107,7 @@ mod tests {
             "metadata": {"namespace": "shop", "name": "cart", "managedFields": [
                 entry("lessor-grant", "2026-01-31T12:00:05Z", Some("status")),
                 entry("lessor", "2026-01-31T12:00:50Z", Some("status")),
-                // A holder that calls itself so.
+                // A holder that uses the same name writes no status.
                 entry("lessor-grant", "2026-01-31T12:00:55Z", None),
             ]},
             "spec": {"ttlSeconds": 30},

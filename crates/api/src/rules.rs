@@ -17,6 +17,7 @@ pub(crate) const ONE_SOURCE_RULE: &str =
     "[has(self.coordinationLease), has(self.node), has(self.pod), has(self.lease)].exists_one(given, given)";
 pub(crate) const ONE_SOURCE_MESSAGE: &str = "name exactly one source: coordinationLease, node, pod or lease";
 pub(crate) const SOURCE_NAME_RULE: &str = "self.matches(r'^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')";
-pub(crate) const SOURCE_NAME_MESSAGE: &str = "must be a name alone: a source is in the lease's own namespace";
+pub(crate) const SOURCE_NAME_MESSAGE: &str =
+    "must be a name without a namespace: a source is in the namespace of the lease";
 pub(crate) const UID_RULE: &str = "self.matches(r'^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')";
 pub(crate) const UID_MESSAGE: &str = "must be a uid like 0e2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f10";

@@ -1,31 +1,32 @@
-//! How annotations change when something is attached to a lease, or detached from it: pure functions.
+//! The changes of annotations that attach to a lease and detach from it: pure functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use lessor_api::{
-    Attachments, Key, KeyForm, LeaseName, Problem,
-    attachment::{KEY_PREFIX, KEYS_ANNOTATION, KeysFault, LEASE_ANNOTATION, annotations_after, keys_to_json},
+    AttachmentProblem, Attachments, Key, KeyForm, LeaseName,
+    attachment::{
+        InvalidKeys, KEY_PREFIX, KEYS_ANNOTATION, LEASE_ANNOTATION, annotations_after, keys_to_json,
+    },
 };
 
-/// The longest part of an annotation's name behind the slash.
+/// The longest name of an annotation after its prefix, in characters.
 const MAX_ANNOTATION_NAME: usize = 63;
 
 pub(super) type Annotations = BTreeMap<String, String>;
 /// New values of annotations; `None` removes one.
 pub(super) type Changes = BTreeMap<String, Option<String>>;
 
-/// What attaches an object, or keys of it if any are named, to `lease`, whatever they were attached to
-/// before.
+/// The changes that attach `keys` of an object, or the whole object if `keys` is empty, to `lease` and to no other lease.
 pub(super) fn attaching(
     annotations: &Annotations,
     form: KeyForm,
     lease: &LeaseName,
     keys: &BTreeSet<Key>,
-) -> Result<Changes, Problem> {
+) -> Result<Changes, AttachmentProblem> {
     if keys.is_empty() {
-        return Ok(different(annotations, [(LEASE_ANNOTATION.to_owned(), Some(lease.to_string()))].into()));
+        return Ok(effective(annotations, [(LEASE_ANNOTATION.to_owned(), Some(lease.to_string()))].into()));
     }
-    // Away from wherever they are, and then to where they belong.
+    // First detach the keys from other leases.
     let mut changes = annotations_after(annotations, form, keys);
     let mut in_json = BTreeMap::new();
     for key in keys {
@@ -39,23 +40,23 @@ pub(super) fn attaching(
         let rest = applied(annotations, &changes).get(KEYS_ANNOTATION).cloned();
         if let Some(json) = rest {
             let alone = Annotations::from([(KEYS_ANNOTATION.to_owned(), json)]);
-            let there = Attachments::parse(&alone, form);
-            // What can't be read can't be kept while something is added to it.
-            if let Some(problem) = there.problems.into_iter().next() {
+            let existing = Attachments::parse(&alone, form);
+            // An invalid value would be lost by adding a key to it.
+            if let Some(problem) = existing.problems.into_iter().next() {
                 return Err(problem);
             }
-            in_json.extend(there.keys);
+            in_json.extend(existing.keys);
         }
         changes.insert(KEYS_ANNOTATION.to_owned(), Some(keys_to_json(&in_json)));
     }
     let after = Attachments::parse(&applied(annotations, &changes), form);
     match after.problems.into_iter().find(|problem| concerns(problem, keys)) {
         Some(problem) => Err(problem),
-        None => Ok(different(annotations, changes)),
+        None => Ok(effective(annotations, changes)),
     }
 }
 
-/// What detaches from `lease`: these keys of an object, or whatever of it is attached where none is named.
+/// The changes that detach `keys` of an object from `lease`; if `keys` is empty, everything of the object.
 pub(super) fn detaching(
     annotations: &Annotations,
     form: KeyForm,
@@ -72,18 +73,18 @@ pub(super) fn detaching(
     changes
 }
 
-/// Whether a key's own annotation can name it: the server takes fewer names of annotations than of keys.
+/// Whether the key is valid in the name of an annotation, which allows less than a key.
 fn fits_an_annotation(key: &Key) -> bool {
     let bytes = key.as_str().as_bytes();
     let ends = [bytes.first(), bytes.last()];
     bytes.len() <= MAX_ANNOTATION_NAME && ends.into_iter().flatten().all(u8::is_ascii_alphanumeric)
 }
 
-/// Whether a problem keeps one of these keys from being attached.
-fn concerns(problem: &Problem, keys: &BTreeSet<Key>) -> bool {
+/// Whether a problem prevents one of these keys from being attached.
+fn concerns(problem: &AttachmentProblem, keys: &BTreeSet<Key>) -> bool {
     match problem {
-        Problem::TwoLeases { key, .. } => keys.iter().any(|ours| ours.as_str() == key),
-        Problem::BadKeys { fault: KeysFault::Nested { .. } } => true,
+        AttachmentProblem::TwoLeases { key, .. } => keys.iter().any(|ours| ours.as_str() == key),
+        AttachmentProblem::InvalidKeys { reason: InvalidKeys::Nested { .. } } => true,
         _ => false,
     }
 }
@@ -99,8 +100,8 @@ fn applied(annotations: &Annotations, changes: &Changes) -> Annotations {
     after
 }
 
-/// Those of the changes that change something.
-fn different(annotations: &Annotations, mut changes: Changes) -> Changes {
+/// The changes without those that have no effect.
+fn effective(annotations: &Annotations, mut changes: Changes) -> Changes {
     changes.retain(|name, value| annotations.get(name) != value.as_ref());
     changes
 }
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_gets_its_own_annotation_where_its_name_allows_and_else_a_place_in_the_list() {
+    fn a_key_that_is_invalid_in_an_annotations_name_is_attached_by_the_json_annotation() {
         let data = KeyForm::Data;
         let changes =
             attaching(&annotations(&[]), data, &name("a"), &keys(&["bob", ".bob.token"], data)).unwrap();
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_moves_to_its_new_lease_from_wherever_it_was_attached() {
+    fn a_key_attached_to_another_lease_moves_to_the_new_one() {
         let before = annotations(&[("lessor.dev/keys", r#"{"bob":"old","eve":"old"}"#)]);
         let changes =
             attaching(&before, KeyForm::Data, &name("new"), &keys(&["bob"], KeyForm::Data)).unwrap();
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_attached_already_needs_no_change() {
+    fn attaching_again_changes_nothing() {
         let before = annotations(&[("lessor.dev/lease", "a"), ("key.lessor.dev/bob", "a")]);
         let whole = attaching(&before, KeyForm::Data, &name("a"), &BTreeSet::new()).unwrap();
         let key = attaching(&before, KeyForm::Data, &name("a"), &keys(&["bob"], KeyForm::Data)).unwrap();
@@ -156,15 +157,15 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_list_is_left_for_people_to_repair() {
+    fn an_invalid_json_annotation_is_not_overwritten() {
         let before = annotations(&[("lessor.dev/keys", "{")]);
         assert!(attaching(&before, KeyForm::Data, &name("a"), &keys(&[".bob"], KeyForm::Data)).is_err());
-        // It doesn't stand in the way of what goes elsewhere.
+        // A key with an annotation of its own is not affected.
         assert!(attaching(&before, KeyForm::Data, &name("a"), &keys(&["bob"], KeyForm::Data)).is_ok());
     }
 
     #[test]
-    fn a_member_inside_another_that_is_attached_is_refused() {
+    fn a_member_inside_another_attached_member_is_refused() {
         let pointer = KeyForm::Pointer;
         let before = annotations(&[("lessor.dev/keys", r#"{"/spec/template":"a"}"#)]);
         let inner = keys(&["/spec/template/metadata"], pointer);
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn detaching_leaves_what_belongs_to_others() {
+    fn detaching_keeps_attachments_to_other_leases() {
         let before = annotations(&[
             ("lessor.dev/lease", "b"),
             ("key.lessor.dev/bob", "a"),
@@ -191,7 +192,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn attaching_moves_these_keys_and_nothing_else(
+        fn attaching_moves_the_given_keys_and_no_others(
             own in prop::collection::btree_map("[.a-c]{1,3}", "[xy]", 0..4),
             listed in prop::collection::btree_map("[.a-c]{1,3}", "[xy]", 0..4),
             chosen in prop::collection::btree_set("[.a-c]{1,3}", 1..4),

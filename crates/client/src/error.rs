@@ -1,94 +1,94 @@
-//! Why a request of a client was not done, in the API server's words as far as it gave any.
+//! Errors of requests, with the API server's message where there is one.
 
 use std::time::Duration;
 
 use kube::{core::Status, runtime::watcher};
-use lessor_api::{attachment::Problem, lease::ENDED_MESSAGE};
+use lessor_api::{AttachmentProblem, lease::ENDED_MESSAGE};
 
-/// Why something was not done.
+/// Why a request failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no such object (404).
+    /// The object doesn't exist (404).
     #[error("{0}")]
     NotFound(String),
-    /// The kind `Lease` isn't served here (404 that names no object).
-    #[error("leases are not installed on this cluster: install the chart, or apply the YAML in crds/")]
+    /// The API server doesn't serve Leases of lessor.dev (404 without the name of an object).
+    #[error("Lessor is not installed in this cluster: install its Helm chart, or apply deploy/lessor.yaml")]
     NotInstalled,
-    /// A lease of this name exists (409). Renew it, wait until it's gone, or choose another name.
+    /// A lease of this name exists (409). Renew it, [wait](super::LeaseClient::wait_gone) until it is gone, or use another
+    /// name.
     #[error("{0}")]
     Exists(String),
-    /// The lease is over: no renewal is accepted any more.
+    /// The lease has ended, and can't be renewed.
     #[error("{ENDED_MESSAGE}")]
     Ended,
-    /// A lease of this name exists, but not the one that was meant: that one is gone.
+    /// The lease is gone, and another of its name exists.
     #[error(
-        "the lease is gone, and another of this name has been made since: grant one of another name, or renew \
-         that one by its name"
+        "the lease is gone, and another lease of this name exists: grant a lease with another name, or renew the other \
+         lease by its name"
     )]
     Replaced,
-    /// Nobody has granted the lease yet.
+    /// The primary didn't grant the lease in time.
     #[error(
-        "lease {lease:?} was made, but not granted within {waited:.1?}: is the operator running, and does it \
-         serve this namespace? `kubectl lease status` tells"
+        "lease {lease:?} was created, but not granted within {waited:.1?}: check with `kubectl lease status` that the operator \
+         is running and serves this namespace"
     )]
     NotGranted {
-        /// Its name.
+        /// The name of the lease.
         lease: String,
-        /// How long it was waited for.
+        /// How long the client waited.
         waited: Duration,
     },
-    /// The server doesn't know who asks (401).
+    /// The user is not authenticated (401).
     #[error("{0}")]
     Unauthorized(String),
-    /// Whoever asks lacks a right (403). [`Error::hint`] names a role that has it.
+    /// The user lacks a right (403). [`Error::hint`] names a role that has it.
     #[error("{0}")]
     Forbidden(String),
-    /// The server found it wrong (400, 422).
+    /// The request is invalid (400, 422).
     #[error("{0}")]
     Invalid(String),
-    /// The object has changed meanwhile, again and again (409).
+    /// Other writers changed the object at the same time, repeatedly (409).
     #[error("{0}")]
     Conflict(String),
-    /// The server asks for patience (429).
-    #[error("the API server asks for patience")]
+    /// The API server limits the rate of requests (429), with its `Retry-After`.
+    #[error("the API server is overloaded (429 Too Many Requests)")]
     Throttled(Option<Duration>),
-    /// The server can't do its work (5xx).
-    #[error("the API server fails: {0}")]
-    Failing(String),
-    /// No answer came: nobody knows whether it was done.
-    #[error("no answer from the API server: {0}")]
-    NoAnswer(String),
-    /// The annotations of an object are broken, or would be.
+    /// The API server failed (5xx).
+    #[error("API server error: {0}")]
+    ServerError(String),
+    /// No response arrived. The request may have had its effect.
+    #[error("no response from the API server: {0}")]
+    NoResponse(String),
+    /// The annotations of an object are invalid, or would become so.
     #[error("{0}")]
-    Annotation(#[from] Problem),
+    Annotation(#[from] AttachmentProblem),
 }
 
 impl Error {
-    /// Whether trying again, later or at once, may help. What isn't temporary stays as it is until somebody
-    /// acts.
+    /// Whether another attempt may succeed without anything else being changed.
     pub fn is_temporary(&self) -> bool {
-        matches!(self, Self::Conflict(_) | Self::Throttled(_) | Self::Failing(_) | Self::NoAnswer(_))
+        matches!(self, Self::Conflict(_) | Self::Throttled(_) | Self::ServerError(_) | Self::NoResponse(_))
     }
 
-    /// What to do about it, where the error alone doesn't say.
+    /// What the user can do about the error, if that isn't part of its message.
     pub fn hint(&self) -> Option<String> {
         let Self::Forbidden(message) = self else { return None };
         if !message.contains(".lessor.dev") {
-            return Some("ask an administrator for this right in the namespace".to_owned());
+            return Some("ask an administrator for this right in this namespace".to_owned());
         }
         let reads = ["get", "list", "watch"].iter().any(|verb| message.contains(&format!("cannot {verb} ")));
         let role = if reads { "view" } else { "edit" };
         Some(format!(
-            "the role {role} has this right, through lessor-{role}: kubectl create rolebinding NAME \
+            "the role {role} includes this right through lessor-{role}: kubectl create rolebinding NAME \
              --clusterrole={role} --user=USER --namespace=NAMESPACE"
         ))
     }
 
-    /// What an answer of the server means that is no success.
+    /// The error in a response.
     pub(super) fn of_status(status: Status, retry_after: Option<Duration>) -> Self {
         let details = status.details.as_ref();
         let names_an_object = details.is_some_and(|details| !details.name.is_empty());
-        let blames_uid = || {
+        let concerns_uid = || {
             details.is_some_and(|details| details.causes.iter().any(|cause| cause.field == "metadata.uid"))
         };
         match status.code {
@@ -98,11 +98,11 @@ impl Error {
             404 => Self::NotInstalled,
             409 if status.is_already_exists() => Self::Exists(status.message),
             409 => Self::Conflict(status.message),
-            422 if blames_uid() => Self::Replaced,
+            422 if concerns_uid() => Self::Replaced,
             422 if status.message.contains(ENDED_MESSAGE) => Self::Ended,
             429 => Self::Throttled(retry_after),
             400..500 => Self::Invalid(status.message),
-            _ => Self::Failing(status.message),
+            _ => Self::ServerError(status.message),
         }
     }
 }
@@ -114,7 +114,7 @@ impl From<kube::Error> for Error {
                 let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
                 Self::of_status(*status, (seconds > 0).then(|| Duration::from_secs(seconds.into())))
             }
-            other => Self::NoAnswer(root_cause(&other)),
+            other => Self::NoResponse(root_cause(&other)),
         }
     }
 }
@@ -126,12 +126,12 @@ impl From<watcher::Error> for Error {
             | watcher::Error::WatchStartFailed(error)
             | watcher::Error::WatchFailed(error) => error.into(),
             watcher::Error::WatchError(status) => kube::Error::Api(status).into(),
-            watcher::Error::NoResourceVersion => Self::NoAnswer(error.to_string()),
+            watcher::Error::NoResourceVersion => Self::NoResponse(error.to_string()),
         }
     }
 }
 
-/// What is at the bottom of an error: layers above it only say that something below them failed.
+/// The innermost source of an error; the layers above it add no information.
 fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(deeper) = cause.source() {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_quoted() {
+    fn the_message_is_that_of_the_api_server() {
         let message = "leases.lessor.dev \"x\" not found";
         let error = of(json!({"code": 404, "message": message, "details": {"name": "x"}}));
         assert!(matches!(error, Error::NotFound(_)));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_that_comes_too_late_is_told_from_a_wrong_one() {
+    fn a_late_renewal_is_distinguished_from_an_invalid_one() {
         let ended = "Lease.lessor.dev \"x\" is invalid: spec: Forbidden: lease has ended: grant a new one";
         assert!(matches!(of(json!({"code": 422, "message": ended})), Error::Ended));
         let replaced =
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_right_comes_with_the_role_that_has_it() {
+    fn the_hint_for_a_missing_right_names_a_role_that_has_it() {
         let hint = |verb: &str| {
             let message = format!(
                 "leases.lessor.dev \"x\" is forbidden: User \"jane\" cannot {verb} resource \"leases\" in API group \
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_pass_is_temporary() {
+    fn overload_and_server_errors_are_temporary() {
         assert!(of(json!({"code": 503, "message": ""})).is_temporary());
         assert!(of(json!({"code": 429, "message": ""})).is_temporary());
         assert!(!of(json!({"code": 403, "message": ""})).is_temporary());

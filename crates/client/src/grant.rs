@@ -1,4 +1,4 @@
-//! Grants: a lease made, and waited for until it runs.
+//! Granting a lease: creating it, and waiting until the primary has granted it.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,12 +7,12 @@ use lessor_api::{
     lease::{MAX_SECONDS, condition, reason},
 };
 
-use super::{Error, LeaseClient, lease::HeldLease, observe};
+use super::{client::LeaseClient, error::Error, lease::HeldLease, watch};
 
-/// How long a grant is waited for, unless it says otherwise.
-const WAIT: Duration = Duration::from_secs(15);
+/// The default time to wait for a grant.
+const DEFAULT_WAIT: Duration = Duration::from_secs(15);
 
-/// What a lease shall be like. The API counts in seconds: parts of one are rounded up.
+/// The lease to grant. Durations are rounded up to whole seconds.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -33,44 +33,44 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// A lease called `name` that lives for `ttl` without a renewal.
+    /// A lease with the name `name` that lives for `ttl` after its last renewal.
     pub fn new(name: impl Into<String>, ttl: Duration) -> Self {
         let spec = LeaseSpec { ttl_seconds: rounded_up(ttl), ..LeaseSpec::default() };
-        Self { name: name.into(), spec, labels: BTreeMap::new(), wait: WAIT }
+        Self { name: name.into(), spec, labels: BTreeMap::new(), wait: DEFAULT_WAIT }
     }
 
-    /// Who keeps it alive, for people.
+    /// Who renews the lease, for information.
     pub fn holder(mut self, holder: impl Into<String>) -> Self {
         self.spec.holder = Some(holder.into());
         self
     }
 
-    /// It ends at the latest this long after its grant, however often it's renewed.
+    /// The lease ends at most this long after its grant, even if it is renewed.
     pub fn max_lifetime(mut self, lifetime: Duration) -> Self {
         self.spec.max_lifetime_seconds = Some(rounded_up(lifetime));
         self
     }
 
-    /// When this little remains, an Event and the condition `Expiring` say so.
+    /// When at most this much remains, the condition `Expiring` becomes True and an Event is emitted.
     pub fn warn_before(mut self, remaining: Duration) -> Self {
         self.spec.warn_before_seconds = Some(rounded_up(remaining));
         self
     }
 
-    /// The lease itself stays after it has expired, for people to look at.
+    /// Keeps the Lease object after it has expired, for inspection.
     pub fn retain(mut self) -> Self {
         self.spec.after_expiry = AfterExpiry::Retain;
         self
     }
 
-    /// What keeps it alive beside its holder: a heartbeat, a Pod, or another lease. The operator has to be told to look at
-    /// such sources.
+    /// A source that keeps the lease alive besides its holder: a heartbeat, a Pod, or another lease. The operator must be
+    /// configured to watch sources of this kind.
     pub fn follow(mut self, source: RenewFrom) -> Self {
         self.spec.renew_from = Some(source);
         self
     }
 
-    /// A label of the lease.
+    /// Adds a label to the lease.
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.labels.insert(name.into(), value.into());
         self
@@ -95,32 +95,30 @@ impl Grant {
 }
 
 impl LeaseClient {
-    /// Grants a lease: makes it, and waits until the primary lessor has granted it.
+    /// Grants a lease: creates it, and waits until the primary has granted it.
     ///
     /// # Errors
     ///
-    /// [`Error::Exists`] if there is one of this name, even one that has ended and isn't released yet: it may
-    /// be [waited](LeaseClient::wait_gone) for. [`Error::NotGranted`] if nobody grants it in time; the object
-    /// is there, and may be granted and expire later. After [`Error::NoAnswer`] nobody knows whether it was
-    /// made.
+    /// [`Error::Exists`] if a lease of this name exists, even one that has ended and isn't released yet: see
+    /// [`LeaseClient::wait_gone`]. [`Error::NotGranted`] if the primary doesn't grant it in time; the object exists then,
+    /// and may be granted and expire later. After [`Error::NoResponse`] it may have been created or not.
     pub async fn grant(&self, grant: &Grant) -> Result<HeldLease, Error> {
-        let mut answer = self.create(&grant.lease()).await?;
-        let uid = answer.object.metadata.uid.clone();
-        let running = observe::until(self, &grant.name, |lease| match lease {
+        let mut response = self.create(&grant.lease()).await?;
+        let uid = response.object.metadata.uid.clone();
+        let granted = watch::wait_for(self, &grant.name, |lease| match lease {
             Some(lease) if lease.metadata.uid != uid => Some(Err(Error::Replaced)),
             Some(lease) if lease.is_ended() || lease.metadata.deletion_timestamp.is_some() => {
                 Some(Err(Error::Ended))
             }
-            Some(lease) => is_running(lease).then(|| Ok(lease.clone())),
+            Some(lease) => has_started(lease).then(|| Ok(lease.clone())),
             None => Some(Err(Error::Ended)),
         });
-        answer.object = match tokio::time::timeout(grant.wait, running).await {
+        response.object = match tokio::time::timeout(grant.wait, granted).await {
             Ok(lease) => lease??,
             Err(_) => return Err(Error::NotGranted { lease: grant.name.clone(), waited: grant.wait }),
         };
-        let mut held = HeldLease::new(self.clone(), answer)?;
-        // Time counts from before the lease was made; a grant that took long has left little of it, or
-        // nothing.
+        let mut held = HeldLease::new(self.clone(), response)?;
+        // The TTL counts from before the creation, so after a slow grant little or nothing of it is left.
         if held.deadline().remaining() < held.ttl() * 2 / 3 {
             held.renew().await?;
         }
@@ -128,15 +126,15 @@ impl LeaseClient {
     }
 }
 
-/// Whether the primary has granted a lease. The finalizer is in place by then, so its end will be complete.
-fn is_running(lease: &Lease) -> bool {
+/// Whether the primary has granted a lease. It sets the finalizer before that, so the end will be complete.
+fn has_started(lease: &Lease) -> bool {
     let conditions = lease.status.iter().flat_map(|status| &status.conditions);
     conditions
         .filter(|active| active.type_ == condition::ACTIVE)
         .any(|active| [reason::GRANTED, reason::SUSPENDED].contains(&active.reason.as_str()))
 }
 
-/// Whole seconds, as the API has them.
+/// Whole seconds, as in the API.
 fn rounded_up(duration: Duration) -> i64 {
     let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
     i64::try_from(seconds).unwrap_or(MAX_SECONDS + 1)
@@ -152,6 +150,9 @@ mod tests {
         assert_eq!(ttl(Duration::from_secs(10)), 10);
         assert_eq!(ttl(Duration::from_millis(10_001)), 11);
         assert_eq!(ttl(Duration::from_millis(1)), 1);
-        assert!(ttl(Duration::MAX) > MAX_SECONDS, "the server shall refuse it, and not grant something else");
+        assert!(
+            ttl(Duration::MAX) > MAX_SECONDS,
+            "above the API's maximum, so that the API server rejects it"
+        );
     }
 }

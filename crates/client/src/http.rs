@@ -1,4 +1,4 @@
-//! One request and its answer, with the times that matter: when it was sent, and the server's clock.
+//! One request and its response, with two times: when it was sent, and the API server's clock.
 
 use std::time::Duration;
 
@@ -6,50 +6,50 @@ use http::{
     Request, Response,
     header::{DATE, RETRY_AFTER},
 };
-use k8s_openapi::jiff::{Timestamp, fmt::rfc2822};
+use k8s_openapi::jiff::Timestamp;
 use kube::{Client, client::Body, core::Status};
+use lessor_api::time;
 use serde::de::DeserializeOwned;
 
-use super::{clock::Moment, error::Error};
+use super::{boot_instant::BootInstant, error::Error};
 
-/// What the API server answered.
+/// A successful response.
 #[derive(Clone, Debug)]
-pub(super) struct Answer<T> {
-    /// The object.
+pub(super) struct TimedResponse<T> {
+    /// The object in the body.
     pub(super) object: T,
-    /// The moment before the request was sent.
-    pub(super) sent: Moment,
-    /// The server's clock when it answered, cut to the second.
+    /// The instant before the request was sent.
+    pub(super) sent: BootInstant,
+    /// The header `Date`: the API server's clock, rounded down to the second.
     pub(super) date: Option<Timestamp>,
 }
 
-/// Sends a request once, as far as it's up to us, and waits for the answer for `timeout` at most.
-pub(super) async fn exchange<T: DeserializeOwned>(
+/// Sends a request once, without retries, and waits for the response for at most `timeout`.
+pub(super) async fn send<T: DeserializeOwned>(
     client: &Client,
     request: Request<Vec<u8>>,
     timeout: Duration,
-) -> Result<Answer<T>, Error> {
-    let sent = Moment::now();
-    let answer = async {
+) -> Result<TimedResponse<T>, Error> {
+    let sent = BootInstant::now();
+    let response = async {
         let response = client.send(request.map(Body::from)).await.map_err(Error::from)?;
         let date = date_of(&response);
         let body = body_of(response).await?;
         let object = serde_json::from_slice(body.as_ref())
-            .map_err(|error| Error::NoAnswer(format!("an answer that can't be read ({error})")))?;
-        Ok(Answer { object, sent, date })
+            .map_err(|error| Error::NoResponse(format!("malformed response: {error}")))?;
+        Ok(TimedResponse { object, sent, date })
     };
-    match tokio::time::timeout(timeout, answer).await {
-        Ok(answer) => answer,
-        Err(_) => Err(Error::NoAnswer(format!("none within {timeout:.1?}"))),
+    match tokio::time::timeout(timeout, response).await {
+        Ok(response) => response,
+        Err(_) => Err(Error::NoResponse(format!("timeout after {timeout:.1?}"))),
     }
 }
 
 fn date_of(response: &Response<Body>) -> Option<Timestamp> {
-    let date = response.headers().get(DATE)?.to_str().ok()?;
-    Some(rfc2822::parse(date).ok()?.timestamp())
+    time::from_http_date(response.headers().get(DATE)?.to_str().ok()?)
 }
 
-/// The body of a success, or what went wrong.
+/// The body of a successful response, or the error in it.
 async fn body_of(response: Response<Body>) -> Result<impl AsRef<[u8]>, Error> {
     let code = response.status();
     let retry_after = response.headers().get(RETRY_AFTER).and_then(|text| text.to_str().ok()?.parse().ok());
@@ -57,7 +57,7 @@ async fn body_of(response: Response<Body>) -> Result<impl AsRef<[u8]>, Error> {
     if code.is_success() {
         return Ok(body);
     }
-    // Whatever stands in front of the server may answer in a form of its own.
+    // A proxy in front of the API server may respond in a format of its own.
     let status = serde_json::from_slice::<Status>(&body).ok().filter(|status| !status.message.is_empty());
     let status = status.unwrap_or_else(|| Status::failure(&code.to_string(), ""));
     Err(Error::of_status(status.with_code(code.as_u16()), retry_after.map(Duration::from_secs)))

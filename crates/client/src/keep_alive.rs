@@ -1,4 +1,4 @@
-//! Keeping a lease alive in the background, and noticing at once when it's lost.
+//! Renewing a lease in the background, and reporting its loss at once.
 
 use std::{
     future::Future,
@@ -8,105 +8,103 @@ use std::{
 
 use futures::{Stream, StreamExt, future, stream};
 use lessor_api::{Lease, lease::ENDED_MESSAGE};
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{sync::watch as channel, task::JoinHandle};
 
-use super::{Error, HeldLease, clock::Moment, observe};
+use super::{boot_instant::BootInstant, error::Error, lease::HeldLease, watch};
 
-/// The first pause after a renewal that failed; each further one is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause between renewals that fail.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// No try is given up sooner than this.
-const SHORTEST_TRY: Duration = Duration::from_millis(50);
-/// How long before the deadline the holder is told, at most.
-const LONGEST_MARGIN: Duration = Duration::from_secs(1);
+/// The delay after the first failed renewal. It doubles with each further one.
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+/// The longest delay after a failed renewal.
+const MAX_DELAY: Duration = Duration::from_secs(5);
+/// The shortest timeout of a renewal.
+const MIN_TIMEOUT: Duration = Duration::from_millis(50);
+/// The largest default of [`KeepAliveOptions::margin`].
+const MAX_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 
 /// How a lease is kept alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Pace {
-    /// How long before the deadline a lease that can't be renewed counts as lost. Default: a tenth of the
-    /// TTL, and no more than a second. What the holder needs to stop whatever the lease stands for should fit
-    /// in.
+pub struct KeepAliveOptions {
+    /// How long before the deadline a lease that can't be renewed counts as lost: the time that the holder needs to stop the
+    /// work that the lease protects. Default: a tenth of the TTL, and at most one second.
     pub margin: Option<Duration>,
-    /// Whether the lease is watched, so that a revoke is noticed at once and not by the next renewal. Costs
-    /// one open watch. Default: yes.
+    /// Whether to watch the lease, so that a revocation is noticed at once and not by the next renewal. It costs one watch.
+    /// Default: true.
     pub watch: bool,
 }
 
-impl Default for Pace {
+impl Default for KeepAliveOptions {
     fn default() -> Self {
         Self { margin: None, watch: true }
     }
 }
 
-impl Pace {
-    /// Another margin: see [`Pace::margin`].
+impl KeepAliveOptions {
+    /// Sets [`KeepAliveOptions::margin`].
     #[must_use]
     pub fn with_margin(self, margin: Duration) -> Self {
         Self { margin: Some(margin), ..self }
     }
 
-    /// No watch: see [`Pace::watch`].
+    /// Turns [`KeepAliveOptions::watch`] off.
     #[must_use]
     pub fn without_watch(self) -> Self {
         Self { watch: false, ..self }
     }
 
     fn margin_of(&self, ttl: Duration) -> Duration {
-        self.margin.unwrap_or_else(|| LONGEST_MARGIN.min(ttl / 10))
+        self.margin.unwrap_or_else(|| MAX_DEFAULT_MARGIN.min(ttl / 10))
     }
 }
 
 /// What happened to a lease that is kept alive.
 #[derive(Clone, Debug)]
-pub enum Beat {
-    /// It was granted or renewed.
+pub enum KeepAliveEvent {
+    /// The lease was granted or renewed.
     Renewed {
-        /// How often until now.
+        /// The number of renewals so far.
         renewals: u64,
-        /// How long it lives without a further renewal.
+        /// How long it lives after this renewal.
         ttl: Duration,
     },
-    /// A renewal failed, and the next one is on its way. The lease lives.
+    /// A renewal failed and will be repeated. The lease is alive.
     Failing {
-        /// Why.
+        /// Why it failed.
         error: Error,
-        /// How many have failed in a row.
+        /// The number of failures in a row.
         failures: u32,
-        /// How long until the next try.
+        /// The time until the next attempt.
         next: Duration,
     },
-    /// It's over, or has to be taken for it. Nothing follows.
-    Lost(Lost),
+    /// The lease is lost. No event follows.
+    Lost(LossReason),
 }
 
-/// Why a lease is over for its holder.
+/// Why a holder has lost its lease.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum Lost {
-    /// Its end is committed.
+pub enum LossReason {
+    /// It has ended.
     #[error("{ENDED_MESSAGE}")]
     Ended,
-    /// Somebody has deleted it; its end is under way.
+    /// A user has deleted it.
     #[error("the lease was revoked: grant a new one")]
     Revoked,
-    /// It isn't there any more.
+    /// It doesn't exist any more.
     #[error("the lease is gone: grant a new one")]
     Gone,
-    /// Another one of this name has taken its place.
-    #[error("the lease is gone, and another of this name has been made since")]
+    /// Another lease has its name.
+    #[error("the lease is gone, and another lease of this name exists")]
     Replaced,
-    /// It has reached its longest lifetime.
-    #[error("the lease has reached its longest lifetime: grant a new one")]
-    Outlived,
-    /// It couldn't be renewed in time. On the server it may live on for a moment, or for long if the server
-    /// is what failed; but that can't be relied on.
+    /// It has reached its maximum lifetime.
+    #[error("the lease has reached its maximum lifetime: grant a new one")]
+    MaxLifetime,
+    /// It couldn't be renewed in time. On the server it may live longer, but the holder can't rely on that.
     #[error("the lease could not be renewed in time: {0}")]
     NotRenewed(Error),
 }
 
-impl Lost {
-    /// Whether an error of a renewal means that the lease is over.
+impl LossReason {
+    /// The loss that an error of a renewal implies, if any.
     fn of(error: &Error) -> Option<Self> {
         match error {
             Error::Ended => Some(Self::Ended),
@@ -117,97 +115,98 @@ impl Lost {
     }
 }
 
-/// A lease that is kept alive by a task in the background, until it's lost or this is dropped.
+/// A lease that a background task keeps alive, until it is lost or this is dropped.
 ///
-/// Dropping it only ends the renewals. The lease itself lives on until its time is over: [`KeepAlive::stop`]
-/// gives it back, to be revoked.
+/// Dropping it stops the renewals, and the lease expires at its deadline. [`KeepAlive::stop`] returns the lease, for example to
+/// revoke it.
 ///
 /// # Guarantees
 ///
-/// - It renews at a third of the TTL, with jitter, and after a failure again and again as long as the lease
-///   lives.
-/// - [`KeepAlive::is_alive`] is never true when the server may have ended the lease by time. It looks at the
-///   clock itself, so it holds even where the program was stopped, or the machine slept.
-/// - [`KeepAlive::lost`] is done before the deadline if the lease couldn't be renewed, and at once if it was
-///   revoked.
+/// - It renews after a third of the TTL, with jitter, and repeats failed renewals as long as the lease is alive.
+/// - [`KeepAlive::is_alive`] is never true once the operator may have expired the lease. It reads the clock itself, so this
+///   holds even if the process or the machine was suspended.
+/// - [`KeepAlive::lost`] completes before the deadline if the lease couldn't be renewed, and at once if it was revoked.
 ///
 /// # Caveats
 ///
-/// Needs a runtime whose threads aren't blocked: a task that doesn't run can't renew, nor tell.
+/// The tokio runtime's threads must not be blocked: the task can't renew or report while it doesn't run.
 #[derive(Debug)]
 pub struct KeepAlive {
-    state: watch::Receiver<State>,
-    pace: Pace,
+    progress: channel::Receiver<Progress>,
+    options: KeepAliveOptions,
     task: JoinHandle<()>,
 }
 
+/// The lease as last renewed, and the last event.
 #[derive(Clone, Debug)]
-struct State {
-    held: HeldLease,
-    beat: Beat,
+struct Progress {
+    lease: HeldLease,
+    event: KeepAliveEvent,
 }
 
 impl KeepAlive {
-    /// Keeps `held` alive from now on.
+    /// Keeps `lease` alive from now on.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn start(held: HeldLease, pace: Pace) -> Self {
-        let beat = Beat::Renewed { renewals: 0, ttl: held.ttl() };
-        let (sender, mut state) = watch::channel(State { held: held.clone(), beat });
-        state.mark_changed();
-        let keeper = Keeper { held, pace, sender, renewals: 0, failure: None, again: false };
-        Self { state, pace, task: tokio::spawn(keeper.run()) }
+    pub fn start(lease: HeldLease, options: KeepAliveOptions) -> Self {
+        let event = KeepAliveEvent::Renewed { renewals: 0, ttl: lease.ttl() };
+        let (sender, mut progress) = channel::channel(Progress { lease: lease.clone(), event });
+        progress.mark_changed();
+        let renewer =
+            Renewer { lease, options, sender, renewals: 0, failure: None, changed_meanwhile: false };
+        Self { progress, options, task: tokio::spawn(renewer.run()) }
     }
 
-    /// Waits until the lease is lost, and says why. Safe to cancel, and to call again.
-    pub async fn lost(&self) -> Lost {
-        let mut state = self.state.clone();
-        let lost = |state: &State| match &state.beat {
-            Beat::Lost(lost) => Some(lost.clone()),
+    /// Waits until the lease is lost, and returns the reason. Cancel-safe; may be called repeatedly.
+    pub async fn lost(&self) -> LossReason {
+        let mut progress = self.progress.clone();
+        let reason = |progress: &Progress| match &progress.event {
+            KeepAliveEvent::Lost(reason) => Some(reason.clone()),
             _ => None,
         };
-        match state.wait_for(|state| lost(state).is_some()).await.ok().and_then(|state| lost(&state)) {
-            Some(lost) => lost,
-            // The task was ended by the runtime's shutdown; nothing renews any more.
-            None => Lost::NotRenewed(Error::NoAnswer("the program is ending".to_owned())),
-        }
+        let lost = progress.wait_for(|progress| reason(progress).is_some()).await;
+        // The task ends without a loss only when the runtime shuts down.
+        lost.ok().and_then(|progress| reason(&progress)).unwrap_or_else(|| {
+            LossReason::NotRenewed(Error::NoResponse("the program is shutting down".to_owned()))
+        })
     }
 
-    /// The next thing that happens; `None` after the lease is lost. Of several things in a short time only
-    /// the last is told. The first is the lease as it was when this began. Safe to cancel.
-    pub async fn next(&mut self) -> Option<Beat> {
-        self.state.changed().await.ok()?;
-        Some(self.state.borrow_and_update().beat.clone())
+    /// The next event; `None` after the loss of the lease. The first event is the lease as given to [`KeepAlive::start`].
+    /// Events that aren't fetched are replaced by newer ones. Cancel-safe.
+    pub async fn next(&mut self) -> Option<KeepAliveEvent> {
+        self.progress.changed().await.ok()?;
+        Some(self.progress.borrow_and_update().event.clone())
     }
 
-    /// Does `work` as long as the lease lives: if it's lost first, the work is dropped where it is.
+    /// Runs `work` as long as the lease is alive. Drops it if the lease is lost first.
     ///
     /// # Errors
     /// Why the lease was lost.
-    pub async fn guard<T>(&self, work: impl Future<Output = T>) -> Result<T, Lost> {
+    pub async fn guard<T>(&self, work: impl Future<Output = T>) -> Result<T, LossReason> {
         tokio::select! {
             biased;
-            lost = self.lost() => Err(lost),
-            done = work => Ok(done),
+            reason = self.lost() => Err(reason),
+            output = work => Ok(output),
         }
     }
 
-    /// Whether the lease lives, for certain. Ask it right before whatever must not be done without the lease,
-    /// and let the system that it's done to compare the fencing token all the same.
+    /// Whether the lease is certainly alive. Call it directly before an action that requires the lease, and let the system
+    /// that performs the action compare the fencing token as well.
     pub fn is_alive(&self) -> bool {
-        let state = self.state.borrow();
-        !matches!(state.beat, Beat::Lost(_)) && !lost_at(&state.held, self.pace).is_past()
+        let progress = self.progress.borrow();
+        !matches!(progress.event, KeepAliveEvent::Lost(_))
+            && !lost_at(&progress.lease, self.options).is_past()
     }
 
     /// The lease as last renewed.
-    pub fn held(&self) -> HeldLease {
-        self.state.borrow().held.clone()
+    pub fn lease(&self) -> HeldLease {
+        self.progress.borrow().lease.clone()
     }
 
-    /// Renews no more, and gives the lease back.
+    /// Stops the renewals, and returns the lease.
     pub fn stop(self) -> HeldLease {
-        self.held()
+        self.lease()
     }
 }
 
@@ -217,167 +216,174 @@ impl Drop for KeepAlive {
     }
 }
 
-/// When a lease counts as lost if it isn't renewed.
-fn lost_at(held: &HeldLease, pace: Pace) -> Moment {
-    held.deadline().before(pace.margin_of(held.ttl()))
+impl HeldLease {
+    /// Keeps the lease alive in the background with the default options.
+    pub fn keep_alive(self) -> KeepAlive {
+        KeepAlive::start(self, KeepAliveOptions::default())
+    }
 }
 
-/// The task that keeps a lease alive.
-struct Keeper {
-    held: HeldLease,
-    pace: Pace,
-    sender: watch::Sender<State>,
+/// When a lease counts as lost without another renewal.
+fn lost_at(lease: &HeldLease, options: KeepAliveOptions) -> BootInstant {
+    lease.deadline().before(options.margin_of(lease.ttl()))
+}
+
+/// The background task.
+struct Renewer {
+    lease: HeldLease,
+    options: KeepAliveOptions,
+    sender: channel::Sender<Progress>,
     renewals: u64,
-    /// The last failure since the last renewal, and how many there were.
+    /// The last failure since the last renewal, and the number of failures.
     failure: Option<(Error, u32)>,
-    /// The lease was changed while a renewal was under way.
-    again: bool,
+    /// The lease was changed during a renewal.
+    changed_meanwhile: bool,
 }
 
-/// What the watch shows of a lease, as far as it matters to its holder.
-enum Sign {
-    /// Somebody has changed what the lease is like: a renewal will tell what is granted now.
+/// What a watched version of the lease means to its holder.
+enum WatchFinding {
+    /// The terms of the lease have changed. A renewal returns the TTL that is granted now.
     Changed,
-    Lost(Lost),
+    Lost(LossReason),
 }
 
-impl Keeper {
+impl Renewer {
     async fn run(mut self) {
-        let lost = self.keep().await;
-        self.sender.send_modify(|state| state.beat = Beat::Lost(lost));
+        let reason = self.renew_until_lost().await;
+        self.sender.send_modify(|progress| progress.event = KeepAliveEvent::Lost(reason));
     }
 
-    async fn keep(&mut self) -> Lost {
-        let mut signs = pin!(changes(&self.held, self.pace.watch));
+    async fn renew_until_lost(&mut self) -> LossReason {
+        let mut versions = pin!(versions(&self.lease, self.options.watch));
         let mut next = self.next_renewal();
         loop {
-            match self.attend(&mut signs, next.come(), true).await {
-                Ok(_) => {}
-                Err(lost) => return lost,
+            if let Err(reason) = self.run_while_alive(&mut versions, next.reached(), true).await {
+                return reason;
             }
-            let mut held = self.held.clone();
-            let patience = (self.lost_at().remaining() / 2).max(SHORTEST_TRY);
-            let renewal = async move { held.renew_within(patience).await.map(|()| held) };
-            next = match self.attend(&mut signs, renewal, false).await {
-                Ok(Some(Ok(held))) => self.renewed(held),
-                Ok(Some(Err(error))) => match Lost::of(&error) {
+            let mut lease = self.lease.clone();
+            let timeout = (self.lost_at().remaining() / 2).max(MIN_TIMEOUT);
+            let renewal = async move { lease.renew_within(timeout).await.map(|()| lease) };
+            next = match self.run_while_alive(&mut versions, renewal, false).await {
+                Ok(Some(Ok(lease))) => self.renewed(lease),
+                Ok(Some(Err(error))) => match LossReason::of(&error) {
                     None => self.failed(error),
-                    Some(lost) => return lost,
+                    Some(reason) => return reason,
                 },
-                Ok(None) => Moment::now(),
-                Err(lost) => return lost,
+                Ok(None) => BootInstant::now(),
+                Err(reason) => return reason,
             };
         }
     }
 
-    /// Does `work` unless the lease is lost meanwhile. `None`: the lease was changed, and the work may be
-    /// left for that.
-    async fn attend<T>(
+    /// Runs `work` until it completes or the lease is lost. `None` if `stop_on_change` is set and the lease was changed.
+    async fn run_while_alive<T>(
         &mut self,
-        signs: &mut Pin<&mut impl Stream<Item = Option<Lease>>>,
+        versions: &mut Pin<&mut impl Stream<Item = Option<Lease>>>,
         work: impl Future<Output = T>,
-        leave_on_change: bool,
-    ) -> Result<Option<T>, Lost> {
+        stop_on_change: bool,
+    ) -> Result<Option<T>, LossReason> {
         let mut work = pin!(work);
         let lost_at = self.lost_at();
         loop {
             tokio::select! {
                 biased;
-                Some(seen) = signs.next() => match self.sign(seen) {
-                    Some(Sign::Lost(lost)) => return Err(lost),
-                    Some(Sign::Changed) if leave_on_change => return Ok(None),
-                    // The renewal that is under way may have been done before the change: one more.
-                    Some(Sign::Changed) => self.again = true,
+                Some(version) = versions.next() => match self.examine(version) {
+                    Some(WatchFinding::Lost(reason)) => return Err(reason),
+                    Some(WatchFinding::Changed) if stop_on_change => return Ok(None),
+                    // The API server may have accepted the renewal in flight before the change, so renew again.
+                    Some(WatchFinding::Changed) => self.changed_meanwhile = true,
                     None => {}
                 },
-                done = &mut work => return Ok(Some(done)),
-                () = lost_at.come() => return Err(self.not_renewed()),
+                output = &mut work => return Ok(Some(output)),
+                () = lost_at.reached() => return Err(self.not_renewed()),
             }
         }
     }
 
-    /// What a version of the lease means to its holder.
-    fn sign(&self, seen: Option<Lease>) -> Option<Sign> {
-        let Some(seen) = seen else { return Some(Sign::Lost(Lost::Gone)) };
-        // The watch may be behind our own renewals.
-        if version(&seen) <= version(self.held.lease()) {
+    /// What a watched version of the lease means to its holder.
+    fn examine(&self, version: Option<Lease>) -> Option<WatchFinding> {
+        let Some(version) = version else { return Some(WatchFinding::Lost(LossReason::Gone)) };
+        // The watch may lag behind this task's renewals.
+        if resource_version(&version) <= resource_version(self.lease.lease()) {
             return None;
         }
-        if seen.metadata.uid.as_deref() != Some(self.held.uid()) {
-            return Some(Sign::Lost(Lost::Replaced));
+        if version.metadata.uid.as_deref() != Some(self.lease.uid()) {
+            return Some(WatchFinding::Lost(LossReason::Replaced));
         }
-        if seen.is_ended() {
-            return Some(Sign::Lost(Lost::Ended));
+        if version.is_ended() {
+            return Some(WatchFinding::Lost(LossReason::Ended));
         }
-        if seen.metadata.deletion_timestamp.is_some() {
-            return Some(Sign::Lost(Lost::Revoked));
+        if version.metadata.deletion_timestamp.is_some() {
+            return Some(WatchFinding::Lost(LossReason::Revoked));
         }
-        (terms(&seen) != terms(self.held.lease())).then_some(Sign::Changed)
+        (terms(&version) != terms(self.lease.lease())).then_some(WatchFinding::Changed)
     }
 
-    fn renewed(&mut self, held: HeldLease) -> Moment {
+    /// Publishes a renewal. Returns when to renew next.
+    fn renewed(&mut self, lease: HeldLease) -> BootInstant {
         self.renewals += 1;
         self.failure = None;
-        self.held = held;
-        let beat = Beat::Renewed { renewals: self.renewals, ttl: self.held.ttl() };
-        self.sender.send_replace(State { held: self.held.clone(), beat });
-        if std::mem::take(&mut self.again) { Moment::now() } else { self.next_renewal() }
+        self.lease = lease;
+        let event = KeepAliveEvent::Renewed { renewals: self.renewals, ttl: self.lease.ttl() };
+        self.sender.send_replace(Progress { lease: self.lease.clone(), event });
+        if std::mem::take(&mut self.changed_meanwhile) { BootInstant::now() } else { self.next_renewal() }
     }
 
-    fn failed(&mut self, error: Error) -> Moment {
+    /// Publishes a failure. Returns when to renew next.
+    fn failed(&mut self, error: Error) -> BootInstant {
         let failures = self.failure.as_ref().map_or(0, |(_, failures)| *failures).saturating_add(1);
-        let next = pause(&error, failures, self.held.ttl(), self.lost_at().remaining());
+        let next = delay(&error, failures, self.lease.ttl(), self.lost_at().remaining());
         self.failure = Some((error.clone(), failures));
-        self.sender.send_modify(|state| state.beat = Beat::Failing { error, failures, next });
-        Moment::now().after(next)
+        self.sender
+            .send_modify(|progress| progress.event = KeepAliveEvent::Failing { error, failures, next });
+        BootInstant::now().after(next)
     }
 
-    fn not_renewed(&self) -> Lost {
-        if self.held.is_capped() {
-            return Lost::Outlived;
+    fn not_renewed(&self) -> LossReason {
+        if self.lease.is_capped() {
+            return LossReason::MaxLifetime;
         }
         let error = self.failure.as_ref().map(|(error, _)| error.clone());
-        Lost::NotRenewed(error.unwrap_or_else(|| Error::NoAnswer("none came in time".to_owned())))
+        LossReason::NotRenewed(error.unwrap_or_else(|| Error::NoResponse("none in time".to_owned())))
     }
 
-    fn lost_at(&self) -> Moment {
-        lost_at(&self.held, self.pace)
+    fn lost_at(&self) -> BootInstant {
+        lost_at(&self.lease, self.options)
     }
 
-    /// A third of the TTL after the last renewal, more or less: holders that began together shall not go on
-    /// together.
-    fn next_renewal(&self) -> Moment {
-        self.held.renewed_at().after((self.held.ttl() / 3).mul_f64(0.9 + 0.2 * fastrand::f64()))
+    /// A third of the TTL after the last renewal, with jitter, so that holders that start together don't renew together.
+    fn next_renewal(&self) -> BootInstant {
+        self.lease.renewed_at().after((self.lease.ttl() / 3).mul_f64(0.9 + 0.2 * fastrand::f64()))
     }
 }
 
-/// The versions of a lease as its watch shows them, without its troubles: renewals tell as much, only later.
-fn changes(held: &HeldLease, watch: bool) -> impl Stream<Item = Option<Lease>> + use<> {
-    let watched = watch.then(|| observe::changes(held.client(), held.name()));
-    let seen = stream::iter(watched).flatten().filter_map(|change| future::ready(change.ok()));
-    seen.chain(stream::pending())
+/// The watched versions of a lease. Errors of the watch are skipped, because renewals find the same out later.
+fn versions(lease: &HeldLease, watch: bool) -> impl Stream<Item = Option<Lease>> + use<> {
+    let changes = watch.then(|| watch::changes(lease.client(), lease.name()));
+    let versions = stream::iter(changes).flatten().filter_map(|change| future::ready(change.ok()));
+    versions.chain(stream::pending())
 }
 
-/// `metadata.resourceVersion`, which only grows.
-fn version(lease: &Lease) -> u64 {
+/// `metadata.resourceVersion`, which only increases.
+fn resource_version(lease: &Lease) -> u64 {
     lease.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
-/// What a lease promises, renewals aside.
+/// The fields that determine when a lease ends, except renewals.
 fn terms(lease: &Lease) -> (i64, Option<i64>, Option<i64>) {
     let granted = lease.status.as_ref().and_then(|status| status.granted_ttl_seconds);
     (lease.spec.ttl_seconds, lease.spec.max_lifetime_seconds, granted)
 }
 
-/// How long to wait after a failure. At least one more try fits into what remains.
-fn pause(error: &Error, failures: u32, ttl: Duration, remaining: Duration) -> Duration {
-    let doubled = FIRST_PAUSE.saturating_mul(1 << (failures - 1).min(16));
-    let pause = doubled.min(ttl / 10).min(LONGEST_PAUSE).mul_f64(0.75 + 0.25 * fastrand::f64());
-    let asked = match error {
-        Error::Throttled(Some(asked)) => *asked,
+/// The delay after a failure: at most half of the remaining time, so that at least one more attempt fits.
+fn delay(error: &Error, failures: u32, ttl: Duration, remaining: Duration) -> Duration {
+    let doubled = FIRST_DELAY.saturating_mul(1 << (failures - 1).min(16));
+    let delay = doubled.min(ttl / 10).min(MAX_DELAY).mul_f64(0.75 + 0.25 * fastrand::f64());
+    let retry_after = match error {
+        Error::Throttled(Some(retry_after)) => *retry_after,
         _ => Duration::ZERO,
     };
-    pause.max(asked).min(remaining / 2)
+    delay.max(retry_after).min(remaining / 2)
 }
 
 #[cfg(test)]

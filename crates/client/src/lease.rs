@@ -1,4 +1,4 @@
-//! A lease in the hands of its holder.
+//! A lease and its holder.
 
 use std::time::Duration;
 
@@ -6,11 +6,13 @@ use k8s_openapi::jiff::Timestamp;
 use lessor_api::{Lease, time};
 use serde_json::{Value, json};
 
-use super::{Error, KeepAlive, LeaseClient, Pace, clock::Moment, http::Answer, validity::Belief};
+use super::{
+    boot_instant::BootInstant, client::LeaseClient, error::Error, http::TimedResponse, validity::Validity,
+};
 
-/// A lease that was granted or renewed by this program, and what that lets it believe.
+/// A lease that this program was granted or has renewed, with the deadline until which it may rely on it.
 ///
-/// Dropping it does nothing: the lease lives until its time is over. [`HeldLease::keep_alive`] prolongs it,
+/// Dropping it does nothing: the lease lives until its deadline. [`HeldLease::keep_alive`] prolongs it, and
 /// [`HeldLease::revoke`] ends it.
 #[derive(Clone, Debug)]
 pub struct HeldLease {
@@ -18,109 +20,112 @@ pub struct HeldLease {
     name: String,
     uid: String,
     lease: Lease,
-    belief: Belief,
+    validity: Validity,
 }
 
 impl HeldLease {
     /// # Errors
-    /// [`Error::NotGranted`], if the answer shows a lease that isn't.
-    pub(super) fn new(client: LeaseClient, answer: Answer<Lease>) -> Result<Self, Error> {
-        let name = answer.object.metadata.name.clone().unwrap_or_default();
-        let Some(belief) = Belief::new(&answer) else {
-            return Err(Error::NotGranted { lease: name, waited: answer.sent.elapsed() });
+    /// [`Error::NotGranted`] if the lease in the response isn't granted.
+    pub(super) fn new(client: LeaseClient, response: TimedResponse<Lease>) -> Result<Self, Error> {
+        let name = response.object.metadata.name.clone().unwrap_or_default();
+        let Some(validity) = Validity::new(&response) else {
+            return Err(Error::NotGranted { lease: name, waited: response.sent.elapsed() });
         };
-        let uid = answer.object.metadata.uid.clone().unwrap_or_default();
-        Ok(Self { client, name, uid, lease: answer.object, belief })
+        let uid = response.object.metadata.uid.clone().unwrap_or_default();
+        Ok(Self { client, name, uid, lease: response.object, validity })
     }
 
-    /// Renews it once.
+    /// Renews the lease once.
     ///
     /// # Errors
-    /// [`Error::Ended`], [`Error::NotFound`] and [`Error::Replaced`] if it's over. After any other error it
-    /// lives on as long as [`HeldLease::deadline`] says, and trying again may help.
+    /// [`Error::Ended`], [`Error::NotFound`] and [`Error::Replaced`] if the lease has ended. After any other error it is
+    /// alive until [`HeldLease::deadline`], and another attempt may succeed.
     pub async fn renew(&mut self) -> Result<(), Error> {
-        let timeout = self.client.timeout;
-        self.renew_within(timeout).await
+        self.renew_within(self.client.timeout()).await
     }
 
     pub(super) async fn renew_within(&mut self, timeout: Duration) -> Result<(), Error> {
         let patch = renewal(self.lease.spec.renew_time.as_deref(), Some(&self.uid));
-        let answer = self.client.patch_lease(&self.name, patch, timeout).await?;
-        // A server that has never granted it can't have ended it either; it can only have lost its status.
-        self.belief = self.belief.renewed(&answer).ok_or(Error::Ended)?;
-        self.lease = answer.object;
+        let response = self.client.patch_lease(&self.name, patch, timeout).await?;
+        // A lease that was granted, and is not any more, has lost its status.
+        self.validity = self.validity.renewed(&response).ok_or(Error::Ended)?;
+        self.lease = response.object;
         Ok(())
     }
 
-    /// Keeps it alive in the background, from now on, as it's good for most.
-    pub fn keep_alive(self) -> KeepAlive {
-        KeepAlive::start(self, Pace::default())
-    }
-
-    /// Revokes it: ends it now, with everything attached to it.
+    /// Revokes the lease: ends it now, with everything attached to it.
     ///
     /// # Errors
-    /// What can go wrong with any request. That it's gone already is none.
+    /// The errors of any request. If the lease is gone already, that is no error.
     pub async fn revoke(&self) -> Result<(), Error> {
         match self.client.revoke(&self.name, Some(&self.uid)).await {
-            // The server answers a conflict where the uid is another's.
+            // The API server responds with a conflict if the uid differs.
             Ok(()) | Err(Error::NotFound(_) | Error::Conflict(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its identity: another lease of the same name has another.
+    /// The uid, which no other lease has.
     pub fn uid(&self) -> &str {
         &self.uid
     }
 
-    /// The object, as the server last showed it to the holder.
+    /// The object in the last response.
     pub fn lease(&self) -> &Lease {
         &self.lease
     }
 
-    /// The client that holds it.
+    /// The client that granted or renewed the lease.
     pub fn client(&self) -> &LeaseClient {
         &self.client
     }
 
-    /// How long it lives without a renewal: what was granted, not what was asked for.
+    /// The granted TTL, which may differ from the requested one.
     pub fn ttl(&self) -> Duration {
-        self.belief.ttl
+        self.validity.ttl
     }
 
-    /// The moment until which it lives at least. The server's deadline is later.
-    pub fn deadline(&self) -> Moment {
-        self.belief.deadline
+    /// The lease is alive until then at least. The deadline of the operator is later.
+    pub fn deadline(&self) -> BootInstant {
+        self.validity.deadline
     }
 
-    /// The moment before the last renewal, or the grant, was asked for.
-    pub fn renewed_at(&self) -> Moment {
-        self.belief.since
+    /// The instant before the request of the last renewal, or of the grant.
+    pub fn renewed_at(&self) -> BootInstant {
+        self.validity.since
     }
 
-    /// Whether [`HeldLease::deadline`] is where its longest lifetime ends, so that no renewal will help.
+    /// Whether [`HeldLease::deadline`] is the end of the maximum lifetime, which no renewal moves.
     pub fn is_capped(&self) -> bool {
-        self.belief.capped
+        self.validity.capped
     }
 
-    /// Greater than that of every earlier lease of this name: systems that the lease guards refuse a smaller
-    /// one than they have seen.
+    /// Greater than the token of every earlier lease of this name. A system that the lease protects rejects a token smaller
+    /// than one it has accepted.
     pub fn fencing_token(&self) -> i64 {
         self.lease.status.as_ref().and_then(|status| status.fencing_token).unwrap_or_default()
     }
 }
 
-/// The patch that renews a lease: the one with this uid, where it's known.
-pub(super) fn renewal(previous: Option<&str>, uid: Option<&str>) -> Value {
+impl LeaseClient {
+    /// Renews a lease by its name, even if it has another holder. The result can be kept alive.
+    ///
+    /// # Errors
+    /// [`Error::Ended`], [`Error::NotFound`], [`Error::NotGranted`], and the errors of any request.
+    pub async fn renew(&self, name: &str) -> Result<HeldLease, Error> {
+        let response = self.patch_lease(name, renewal(None, None), self.timeout()).await?;
+        HeldLease::new(self.clone(), response)
+    }
+}
+
+/// The patch that renews a lease. With `uid`, the API server rejects it for a later lease of the same name.
+fn renewal(previous: Option<&str>, uid: Option<&str>) -> Value {
     let mut patch = json!({"spec": {"renewTime": time::renewal(Timestamp::now(), previous)}});
-    // The server refuses a patch with another uid than the object's, so that no request that comes late
-    // renews a lease that somebody else has made under this name.
     if let Some(uid) = uid {
         patch["metadata"] = json!({"uid": uid});
     }

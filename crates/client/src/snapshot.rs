@@ -1,4 +1,4 @@
-//! What can be read off a lease by somebody who doesn't hold it.
+//! Leases as any reader sees them.
 
 use std::{fmt, time::Duration};
 
@@ -13,62 +13,64 @@ use kube::{
 };
 use lessor_api::{
     Lease, Recorded,
+    duration::seconds,
     lease::{condition, following, reason},
+    time,
 };
 
-use super::{Error, LeaseClient, http::Answer, validity::seconds};
+use super::{client::LeaseClient, error::Error, http::TimedResponse};
 
-/// How many leases one request lists.
-const PAGE: u32 = 500;
+/// The maximum number of leases in one response.
+const PAGE_SIZE: u32 = 500;
 
-/// A lease, and the API server's clock when it was read.
+/// A lease, and the API server's clock when the lease was read.
 #[derive(Clone, Debug)]
-pub struct Reading {
+pub struct LeaseSnapshot {
     /// The object.
     pub lease: Lease,
-    /// The server's clock.
+    /// The API server's clock.
     pub now: Timestamp,
 }
 
 /// Leases, and the API server's clock when they were listed.
 #[derive(Clone, Debug)]
-pub struct Listing {
-    /// Each lease.
-    pub readings: Vec<Reading>,
-    /// The server's clock.
+pub struct LeaseListing {
+    /// The leases.
+    pub leases: Vec<LeaseSnapshot>,
+    /// The API server's clock.
     pub now: Timestamp,
 }
 
-/// The state of a lease, in one word.
+/// The state of a lease in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
-    /// Nobody has granted it yet.
+pub enum SnapshotState {
+    /// Not granted yet.
     Pending,
-    /// It runs.
+    /// Active; its TTL runs.
     Granted,
-    /// It's active, and its time stands still.
+    /// Active; its TTL is paused.
     Suspended,
-    /// Somebody has deleted it, and its end isn't committed yet.
+    /// Deleted by a user; the primary hasn't ended it yet.
     Revoking,
-    /// It has ended by time.
+    /// Ended because its time was over.
     Expired,
-    /// It has ended before its time.
+    /// Ended by a deletion before its time was over.
     Revoked,
 }
 
-impl State {
-    /// Whether the lease holds.
+impl SnapshotState {
+    /// Whether the lease is active.
     pub fn is_active(self) -> bool {
         matches!(self, Self::Granted | Self::Suspended)
     }
 
-    /// Whether it's over.
+    /// Whether the lease has ended.
     pub fn has_ended(self) -> bool {
         matches!(self, Self::Expired | Self::Revoked)
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for SnapshotState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Pending => "Pending",
@@ -81,141 +83,132 @@ impl fmt::Display for State {
     }
 }
 
-impl Reading {
+impl LeaseSnapshot {
     /// The state of the lease.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> SnapshotState {
         let status = self.lease.status.as_ref();
         let active = status
             .and_then(|status| status.conditions.iter().find(|found| found.type_ == condition::ACTIVE))
             .map(|active| active.reason.as_str());
         match active {
-            Some(reason::REVOKED) => State::Revoked,
-            Some(reason::EXPIRED) => State::Expired,
-            _ if self.lease.is_ended() => State::Expired,
-            _ if self.lease.metadata.deletion_timestamp.is_some() => State::Revoking,
-            Some(reason::SUSPENDED) => State::Suspended,
-            Some(_) => State::Granted,
-            None => State::Pending,
+            Some(reason::REVOKED) => SnapshotState::Revoked,
+            Some(reason::EXPIRED) => SnapshotState::Expired,
+            _ if self.lease.is_ended() => SnapshotState::Expired,
+            _ if self.lease.metadata.deletion_timestamp.is_some() => SnapshotState::Revoking,
+            Some(reason::SUSPENDED) => SnapshotState::Suspended,
+            Some(_) => SnapshotState::Granted,
+            None => SnapshotState::Pending,
         }
     }
 
-    /// The TTL that was granted. `None`: none yet.
+    /// The granted TTL. `None` before the grant.
     pub fn granted_ttl(&self) -> Option<Duration> {
         self.lease.status.as_ref()?.granted_ttl_seconds.map(seconds)
     }
 
-    /// How long the lease lives without a further renewal, as far as the server shows it: the real end may be
-    /// later. `None` unless it's active, and where what it follows keeps it alive.
+    /// The shortest time until the lease expires without another renewal. `None` unless it is active, and while a source
+    /// keeps it alive.
     ///
-    /// A renewal costs the operator no write, so the status may be older than the last one. The server's own
-    /// record of who wrote `renewTime` when, by the second, makes up for it.
+    /// The operator doesn't update the status at every renewal. The API server's record of the last write of `renewTime`, in
+    /// whole seconds, makes up for it.
     pub fn remaining(&self) -> Option<Duration> {
         let status = self.lease.status.as_ref()?;
         let ttl = self.granted_ttl()?;
         match self.state() {
-            State::Suspended => return status.remaining_seconds.map(seconds),
-            State::Granted => {}
+            SnapshotState::Suspended => return status.remaining_seconds.map(seconds),
+            SnapshotState::Granted => {}
             _ => return None,
         }
-        let since = |time: Timestamp| Duration::try_from(self.now.duration_since(time)).unwrap_or_default();
+        let since = |instant: Timestamp| time::between(instant, self.now);
         let granted = status.grant_time.as_ref().map(|time| time.0);
-        // What it follows renews it where nothing of that is recorded.
+        // Renewals by the source are not in the lease's managedFields.
         let follows = self.following().is_some_and(|following| {
             following.status == "True"
                 || [following::NOT_ENABLED, following::UNWATCHED].contains(&&*following.reason)
         });
         let renewed = Recorded::read(&self.lease).renewed.max(granted).filter(|_| !follows);
         let by_renewal = renewed.map(|renewed| ttl.saturating_sub(since(renewed)));
-        let by_status = status
-            .expiry_time
-            .as_ref()
-            .map(|expiry| Duration::try_from(expiry.0.duration_since(self.now)).unwrap_or_default().min(ttl));
+        let by_status = status.expiry_time.as_ref().map(|expiry| time::between(self.now, expiry.0).min(ttl));
         let remaining = by_renewal.max(by_status)?;
         let lifetime = granted.zip(self.lease.spec.max_lifetime_seconds);
         let left = lifetime.map(|(granted, lifetime)| seconds(lifetime).saturating_sub(since(granted)));
         Some(left.map_or(remaining, |left| left.min(remaining)))
     }
 
-    /// What the lease follows, like `node/worker-1`.
+    /// The source that the lease follows, like `node/worker-1`.
     pub fn follows(&self) -> Option<&str> {
         Some(&*self.lease.status.as_ref()?.follows.as_ref()?.source)
     }
 
-    /// The condition `Following`: whether what the lease follows keeps it alive, and why not.
+    /// The condition `Following`: whether the source keeps the lease alive, and why not.
     pub fn following(&self) -> Option<&Condition> {
         let conditions = &self.lease.status.as_ref()?.conditions;
         conditions.iter().find(|found| found.type_ == condition::FOLLOWING)
     }
 
-    /// How old the lease is.
+    /// The time since the lease was created.
     pub fn age(&self) -> Option<Duration> {
         let created = self.lease.metadata.creation_timestamp.as_ref()?.0;
-        Some(Duration::try_from(self.now.duration_since(created)).unwrap_or_default())
+        Some(time::between(created, self.now))
     }
 
-    /// Why the release of an ended lease doesn't go on, if that's so.
+    /// Why the release of an ended lease is hindered, if it is.
     pub fn hindrance(&self) -> Option<&str> {
         let conditions = &self.lease.status.as_ref()?.conditions;
         let released = conditions.iter().find(|found| found.type_ == condition::RELEASED)?;
         (released.status == "False").then_some(&*released.message)
     }
-
-    fn new<T>(answer: &Answer<T>, lease: Lease) -> Self {
-        Self { lease, now: server_time(answer) }
-    }
 }
 
-/// The server's clock when it answered: in the middle of the second that `Date` names. Without it, this
-/// machine's.
-fn server_time<T>(answer: &Answer<T>) -> Timestamp {
+/// The API server's clock at the response: the middle of the second in `Date`, or else this machine's clock.
+fn server_time<T>(response: &TimedResponse<T>) -> Timestamp {
     let half = SignedDuration::from_millis(500);
-    answer.date.and_then(|date| date.checked_add(half).ok()).unwrap_or_else(Timestamp::now)
+    response.date.and_then(|date| date.checked_add(half).ok()).unwrap_or_else(Timestamp::now)
 }
 
 impl LeaseClient {
     /// Reads a lease.
     ///
     /// # Errors
-    /// [`Error::NotFound`], and what can go wrong with any request.
-    pub async fn get(&self, name: &str) -> Result<Reading, Error> {
-        let answer = self.read(name).await?;
-        Ok(Reading::new(&answer, answer.object.clone()))
+    /// [`Error::NotFound`], and the errors of any request.
+    pub async fn get(&self, name: &str) -> Result<LeaseSnapshot, Error> {
+        let response = self.read(name).await?;
+        Ok(LeaseSnapshot { now: server_time(&response), lease: response.object })
     }
 
-    /// Lists leases of the namespace, or of all namespaces, whose labels match `selector`; all where it's
-    /// empty.
+    /// Lists the leases of the namespace, or of all namespaces, whose labels match `selector`. An empty selector matches all.
     ///
     /// # Errors
-    /// What can go wrong with any request.
-    pub async fn list(&self, selector: &str, everywhere: bool) -> Result<Listing, Error> {
-        let mut params = ListParams::default().labels(selector).limit(PAGE);
-        let mut readings = Vec::new();
+    /// The errors of any request.
+    pub async fn list(&self, selector: &str, all_namespaces: bool) -> Result<LeaseListing, Error> {
+        let mut params = ListParams::default().labels(selector).limit(PAGE_SIZE);
+        let mut leases = Vec::new();
         loop {
-            let answer = self.list_page(&params, everywhere).await?;
-            let now = server_time(&answer);
-            readings.extend(answer.object.items.into_iter().map(|lease| Reading { lease, now }));
-            match answer.object.metadata.continue_.filter(|token| !token.is_empty()) {
+            let response = self.list_page(&params, all_namespaces).await?;
+            let now = server_time(&response);
+            leases.extend(response.object.items.into_iter().map(|lease| LeaseSnapshot { lease, now }));
+            match response.object.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params = params.continue_token(&token),
-                None => return Ok(Listing { readings, now }),
+                None => return Ok(LeaseListing { leases, now }),
             }
         }
     }
 
-    /// Asks for the API server's clock, by listing a lease of the namespace, or of all namespaces.
+    /// The API server's clock, from the response to a list request in the namespace, or in all namespaces.
     ///
     /// # Errors
-    /// What can go wrong with any request.
-    pub async fn server_time(&self, everywhere: bool) -> Result<Timestamp, Error> {
-        Ok(server_time(&self.list_page(&ListParams::default().limit(1), everywhere).await?))
+    /// The errors of any request.
+    pub async fn server_time(&self, all_namespaces: bool) -> Result<Timestamp, Error> {
+        Ok(server_time(&self.list_page(&ListParams::default().limit(1), all_namespaces).await?))
     }
 
     async fn list_page(
         &self,
         params: &ListParams,
-        everywhere: bool,
-    ) -> Result<Answer<ObjectList<Lease>>, Error> {
-        let requests = Request::new(Lease::url_path(&(), (!everywhere).then_some(&self.namespace)));
-        self.exchange(requests.list(params), self.timeout).await
+        all_namespaces: bool,
+    ) -> Result<TimedResponse<ObjectList<Lease>>, Error> {
+        let requests = Request::new(Lease::url_path(&(), (!all_namespaces).then_some(self.namespace())));
+        self.send(requests.list(params)).await
     }
 }
 
@@ -225,7 +218,7 @@ mod tests {
 
     use super::*;
 
-    fn reading(spec: Value, mut status: Value, managed: Value) -> Reading {
+    fn snapshot(spec: Value, mut status: Value, managed: Value) -> LeaseSnapshot {
         if status["conditions"].is_null() {
             let time = "2026-01-31T12:00:00Z";
             let active = json!({"type": "Active", "status": "True", "reason": "Granted", "message": "",
@@ -237,7 +230,7 @@ mod tests {
             "metadata": {"name": "a", "managedFields": managed}, "spec": spec, "status": status,
         });
         let now = "2026-01-31T12:01:00Z".parse().unwrap();
-        Reading { lease: serde_json::from_value(lease).unwrap(), now }
+        LeaseSnapshot { lease: serde_json::from_value(lease).unwrap(), now }
     }
 
     fn renewed_at(time: &str) -> Value {
@@ -250,37 +243,37 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_that_no_status_tells_of_yet_counts() {
+    fn a_renewal_counts_before_the_status_shows_it() {
         let spec = || json!({"ttlSeconds": 30});
-        let remaining = |reading: Reading| reading.remaining().unwrap().as_secs();
+        let remaining = |snapshot: LeaseSnapshot| snapshot.remaining().unwrap().as_secs();
         let old = "2026-01-31T12:01:02.000000Z";
-        assert_eq!(remaining(reading(spec(), status(old), json!([]))), 2);
-        assert_eq!(remaining(reading(spec(), status(old), renewed_at("2026-01-31T12:00:58Z"))), 28);
-        // The primary's clock runs ahead: no lease lives longer than its TTL without a renewal.
-        assert_eq!(remaining(reading(spec(), status("2026-01-31T13:00:00.000000Z"), json!([]))), 30);
-        // It should have ended by now.
-        assert_eq!(remaining(reading(spec(), status("2026-01-31T12:00:30.000000Z"), json!([]))), 0);
+        assert_eq!(remaining(snapshot(spec(), status(old), json!([]))), 2);
+        assert_eq!(remaining(snapshot(spec(), status(old), renewed_at("2026-01-31T12:00:58Z"))), 28);
+        // The primary's clock is ahead. No lease lives longer than its TTL without a renewal.
+        assert_eq!(remaining(snapshot(spec(), status("2026-01-31T13:00:00.000000Z"), json!([]))), 30);
+        // The end is overdue.
+        assert_eq!(remaining(snapshot(spec(), status("2026-01-31T12:00:30.000000Z"), json!([]))), 0);
     }
 
     #[test]
-    fn nothing_remains_beyond_the_longest_lifetime() {
+    fn the_remaining_time_is_limited_by_the_maximum_lifetime() {
         let spec = json!({"ttlSeconds": 30, "maxLifetimeSeconds": 70});
-        let reading =
-            reading(spec, status("2026-01-31T12:01:10.000000Z"), renewed_at("2026-01-31T12:00:58Z"));
-        assert_eq!(reading.remaining().unwrap().as_secs(), 10);
+        let snapshot =
+            snapshot(spec, status("2026-01-31T12:01:10.000000Z"), renewed_at("2026-01-31T12:00:58Z"));
+        assert_eq!(snapshot.remaining().unwrap().as_secs(), 10);
     }
 
     #[test]
-    fn the_state_is_the_reason_of_active_unless_it_is_being_revoked() {
-        let granted = reading(json!({"ttlSeconds": 30}), status("2026-01-31T12:01:02.000000Z"), json!([]));
-        assert_eq!(granted.state(), State::Granted);
+    fn the_state_is_the_reason_of_active_unless_the_lease_is_being_revoked() {
+        let granted = snapshot(json!({"ttlSeconds": 30}), status("2026-01-31T12:01:02.000000Z"), json!([]));
+        assert_eq!(granted.state(), SnapshotState::Granted);
         let mut revoking = granted.clone();
         revoking.lease.metadata.deletion_timestamp =
             serde_json::from_value(json!("2026-01-31T12:01:00Z")).unwrap();
-        assert_eq!(revoking.state(), State::Revoking);
+        assert_eq!(revoking.state(), SnapshotState::Revoking);
         assert_eq!(revoking.remaining(), None);
         let mut pending = granted;
         pending.lease.status = None;
-        assert_eq!((pending.state(), pending.remaining()), (State::Pending, None));
+        assert_eq!((pending.state(), pending.remaining()), (SnapshotState::Pending, None));
     }
 }

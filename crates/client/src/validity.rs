@@ -1,97 +1,87 @@
-//! How long a holder may believe in its lease: pure arithmetic on one answer of the API server.
+//! How long a holder may rely on its lease: pure arithmetic on one response of the API server.
 //!
-//! The server counts from the moment at which it accepted a renewal, and the holder from the one before it
-//! sent it, so the holder's count always ends first, whatever the network and both clocks do.
+//! The operator counts the TTL from the instant at which the API server accepted a renewal, and the holder from the instant
+//! before it sent the renewal. So the holder's deadline is always the earlier one, whatever the network and the clocks do.
 
 use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use lessor_api::Lease;
+use lessor_api::{Lease, duration::seconds, time};
 
-use super::{clock::Moment, http::Answer};
+use super::{boot_instant::BootInstant, http::TimedResponse};
 
-/// The `Date` of an answer is cut to the second: the server's clock was less than this ahead of it.
+/// `Date` is rounded down to the second, so the API server's clock was less than this ahead of it.
 const DATE_PRECISION: SignedDuration = SignedDuration::from_secs(1);
 
-/// What a holder takes for granted.
+/// Until when a holder may rely on its lease.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Belief {
-    /// How long the lease lives without a renewal.
+pub(super) struct Validity {
+    /// How long the lease lives after a renewal.
     pub(super) ttl: Duration,
-    /// The moment before the last renewal was sent.
-    pub(super) since: Moment,
-    /// The lease lives until then at least.
-    pub(super) deadline: Moment,
-    /// Whether `spec.maxLifetimeSeconds` is what ends it then, so that no renewal will help.
+    /// The instant before the last renewal was sent.
+    pub(super) since: BootInstant,
+    /// The lease is alive until then at least.
+    pub(super) deadline: BootInstant,
+    /// Whether the deadline is the end of `spec.maxLifetimeSeconds`, which no renewal moves.
     pub(super) capped: bool,
-    asked: i64,
-    /// `spec.ttlSeconds` was changed, and the primary hasn't answered it as long as it has seen only
-    /// generations before this one.
-    unanswered_before: Option<i64>,
+    requested_ttl: i64,
+    /// Set after a change of `spec.ttlSeconds`: the primary hasn't observed it while `status.specGeneration` is below
+    /// this.
+    unobserved_below: Option<i64>,
 }
 
-impl Belief {
-    /// What the answer to a grant or to a first renewal lets its sender believe. `None`: the lease isn't
-    /// granted.
-    pub(super) fn new(answer: &Answer<Lease>) -> Option<Self> {
-        let asked = answer.object.spec.ttl_seconds;
-        let unfounded = Self {
+impl Validity {
+    /// The validity after a grant or a first renewal. `None` if the lease isn't granted.
+    pub(super) fn new(response: &TimedResponse<Lease>) -> Option<Self> {
+        let expired = Self {
             ttl: Duration::ZERO,
-            since: answer.sent,
-            deadline: answer.sent,
+            since: response.sent,
+            deadline: response.sent,
             capped: false,
-            asked,
-            unanswered_before: None,
+            requested_ttl: response.object.spec.ttl_seconds,
+            unobserved_below: None,
         };
-        unfounded.renewed(answer)
+        expired.renewed(response)
     }
 
-    /// What the answer to one more renewal lets its sender believe. `None`: the lease isn't granted.
-    pub(super) fn renewed(mut self, answer: &Answer<Lease>) -> Option<Self> {
-        self.ttl = self.granted_ttl(&answer.object)?;
-        self.since = answer.sent;
-        self.deadline = answer.sent.after(self.ttl);
+    /// The validity after another renewal. `None` if the lease isn't granted.
+    pub(super) fn renewed(mut self, response: &TimedResponse<Lease>) -> Option<Self> {
+        self.ttl = self.granted_ttl(&response.object)?;
+        self.since = response.sent;
+        self.deadline = response.sent.after(self.ttl);
         self.capped = false;
-        if let Some(left) = lifetime_left(answer)
+        if let Some(left) = lifetime_left(response)
             && left <= self.ttl
         {
-            self.deadline = answer.sent.after(left);
+            self.deadline = response.sent.after(left);
             self.capped = true;
         }
         Some(self)
     }
 
-    /// The TTL that counts: the one granted, unless another was asked for since and the primary may not have
-    /// seen that yet; then the shorter of both.
+    /// The granted TTL. While the primary may not have observed a change of the requested TTL: the smaller of the two.
     fn granted_ttl(&mut self, lease: &Lease) -> Option<Duration> {
         let status = lease.status.as_ref()?;
-        let (asked, granted) = (lease.spec.ttl_seconds, status.granted_ttl_seconds?);
-        if asked != self.asked {
-            self.asked = asked;
-            self.unanswered_before = lease.metadata.generation;
+        let (requested, granted) = (lease.spec.ttl_seconds, status.granted_ttl_seconds?);
+        if requested != self.requested_ttl {
+            self.requested_ttl = requested;
+            self.unobserved_below = lease.metadata.generation;
         }
-        let seen = status.spec_generation.unwrap_or_default();
-        let unanswered = self.unanswered_before.is_some_and(|generation| seen < generation);
-        if !unanswered {
-            self.unanswered_before = None;
+        let observed = status.spec_generation.unwrap_or_default();
+        let unobserved = self.unobserved_below.is_some_and(|generation| observed < generation);
+        if !unobserved {
+            self.unobserved_below = None;
         }
-        Some(seconds(if unanswered { granted.min(asked) } else { granted }))
+        Some(seconds(if unobserved { granted.min(requested) } else { granted }))
     }
 }
 
-/// How long after the request was sent the lease reaches its longest lifetime, at the earliest. `None`: it
-/// has none.
-fn lifetime_left(answer: &Answer<Lease>) -> Option<Duration> {
-    let lifetime = seconds(answer.object.spec.max_lifetime_seconds?);
-    let granted = answer.object.status.as_ref()?.grant_time.as_ref()?.0;
-    let latest_now = answer.date.unwrap_or_else(Timestamp::now).saturating_add(DATE_PRECISION).ok()?;
-    let age = Duration::try_from(latest_now.duration_since(granted)).unwrap_or_default();
-    Some(lifetime.saturating_sub(age))
-}
-
-/// Seconds of the API as a duration; what is negative is none.
-pub(super) fn seconds(seconds: i64) -> Duration {
-    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+/// The shortest possible time from the request to the end of the lease's maximum lifetime. `None` if there is no maximum.
+fn lifetime_left(response: &TimedResponse<Lease>) -> Option<Duration> {
+    let lifetime = seconds(response.object.spec.max_lifetime_seconds?);
+    let granted = response.object.status.as_ref()?.grant_time.as_ref()?.0;
+    let latest_now = response.date.unwrap_or_else(Timestamp::now).saturating_add(DATE_PRECISION).ok()?;
+    Some(lifetime.saturating_sub(time::between(granted, latest_now)))
 }
 
 #[cfg(test)]
@@ -100,69 +90,69 @@ mod tests {
 
     use super::*;
 
-    fn answer(spec: Value, status: Value, generation: i64) -> Answer<Lease> {
+    fn response(spec: Value, status: Value, generation: i64) -> TimedResponse<Lease> {
         let lease = json!({
             "apiVersion": "lessor.dev/v1alpha1", "kind": "Lease",
             "metadata": {"name": "a", "generation": generation},
             "spec": spec, "status": status,
         });
-        Answer {
+        TimedResponse {
             object: serde_json::from_value(lease).unwrap(),
-            sent: Moment::now(),
+            sent: BootInstant::now(),
             date: Some("2026-01-31T12:00:10Z".parse().unwrap()),
         }
     }
 
-    fn seconds_left(belief: Belief) -> u64 {
-        belief.deadline.remaining().as_secs()
+    fn seconds_left(validity: Validity) -> u64 {
+        validity.deadline.remaining().as_secs()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn belief_begins_when_the_request_is_sent() {
-        let answer = answer(json!({"ttlSeconds": 30}), json!({"grantedTTLSeconds": 30}), 1);
+    async fn the_ttl_counts_from_the_instant_before_the_request() {
+        let response = response(json!({"ttlSeconds": 30}), json!({"grantedTTLSeconds": 30}), 1);
         tokio::time::advance(Duration::from_secs(4)).await;
-        assert!(Belief::new(&answer).unwrap().deadline.remaining() <= Duration::from_secs(26));
+        assert!(Validity::new(&response).unwrap().deadline.remaining() <= Duration::from_secs(26));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_granted_counts_and_not_what_was_asked_for() {
+    async fn the_granted_ttl_counts_and_not_the_requested_one() {
         let granted = |ttl: i64| {
             let status = json!({"grantedTTLSeconds": ttl, "specGeneration": 1});
-            Belief::new(&answer(json!({"ttlSeconds": 10}), status, 1)).unwrap().ttl.as_secs()
+            Validity::new(&response(json!({"ttlSeconds": 10}), status, 1)).unwrap().ttl.as_secs()
         };
         assert_eq!(granted(30), 30);
         assert_eq!(granted(5), 5);
-        assert!(Belief::new(&answer(json!({"ttlSeconds": 10}), json!({}), 1)).is_none());
+        assert!(Validity::new(&response(json!({"ttlSeconds": 10}), json!({}), 1)).is_none());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_changed_ttl_counts_at_once_if_it_is_shorter_and_once_it_is_granted_if_it_is_longer() {
+    async fn a_shorter_ttl_counts_at_once_and_a_longer_one_once_it_is_granted() {
         let status = |granted: i64, seen: i64| json!({"grantedTTLSeconds": granted, "specGeneration": seen});
-        let belief = Belief::new(&answer(json!({"ttlSeconds": 30}), status(30, 1), 1)).unwrap();
+        let validity = Validity::new(&response(json!({"ttlSeconds": 30}), status(30, 1), 1)).unwrap();
 
-        let shorter = belief.renewed(&answer(json!({"ttlSeconds": 10}), status(30, 1), 5)).unwrap();
+        let shorter = validity.renewed(&response(json!({"ttlSeconds": 10}), status(30, 1), 5)).unwrap();
         assert_eq!(shorter.ttl.as_secs(), 10);
-        // The primary has written something since, but not in answer to this.
-        let shorter = shorter.renewed(&answer(json!({"ttlSeconds": 10}), status(30, 4), 6)).unwrap();
+        // The primary has written the status since, but for an earlier generation.
+        let shorter = shorter.renewed(&response(json!({"ttlSeconds": 10}), status(30, 4), 6)).unwrap();
         assert_eq!(shorter.ttl.as_secs(), 10);
-        // It grants no less than 15.
-        let shorter = shorter.renewed(&answer(json!({"ttlSeconds": 10}), status(15, 5), 7)).unwrap();
+        // The operator's minimum is 15 s.
+        let shorter = shorter.renewed(&response(json!({"ttlSeconds": 10}), status(15, 5), 7)).unwrap();
         assert_eq!(shorter.ttl.as_secs(), 15);
 
-        let longer = belief.renewed(&answer(json!({"ttlSeconds": 60}), status(30, 1), 5)).unwrap();
+        let longer = validity.renewed(&response(json!({"ttlSeconds": 60}), status(30, 1), 5)).unwrap();
         assert_eq!(longer.ttl.as_secs(), 30);
-        let longer = longer.renewed(&answer(json!({"ttlSeconds": 60}), status(60, 5), 6)).unwrap();
+        let longer = longer.renewed(&response(json!({"ttlSeconds": 60}), status(60, 5), 6)).unwrap();
         assert_eq!(longer.ttl.as_secs(), 60);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn belief_ends_with_the_longest_lifetime_by_the_servers_clock() {
+    async fn the_validity_ends_with_the_maximum_lifetime_by_the_api_servers_clock() {
         let with_lifetime = |lifetime: i64| {
             let spec = json!({"ttlSeconds": 30, "maxLifetimeSeconds": lifetime});
             let status = json!({"grantedTTLSeconds": 30, "grantTime": "2026-01-31T12:00:00.000000Z"});
-            Belief::new(&answer(spec, status, 1)).unwrap()
+            Validity::new(&response(spec, status, 1)).unwrap()
         };
-        // Granted ten seconds ago; the eleventh may be over.
+        // Granted ten seconds ago, perhaps eleven.
         let capped = with_lifetime(20);
         let left = capped.deadline.remaining();
         assert!(capped.capped && left <= Duration::from_secs(9) && left > Duration::from_secs(8), "{left:?}");

@@ -1,91 +1,89 @@
-//! `kubectl lease completion`, and what shells and kubectl ask while somebody types.
+//! `kubectl lease completion`, and the completions that kubectl requests.
 
 use std::{process::ExitCode, time::Duration};
 
-use clap::{Arg, Args as ClapArgs, Command, CommandFactory, Parser, ValueEnum};
+use clap::{Arg, Args, Command, FromArgMatches, ValueEnum};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{Api, api::ListParams, config::Kubeconfig, core::PartialObjectMeta};
 
-use crate::{Cli, error::Outcome, output::Screen};
+use crate::{connect::ConnectionArgs, error::CliResult, printer::Printer};
 
-/// The word in front of what kubectl wants to be completed.
-pub(crate) const ASK: &str = "__complete";
-/// How long somebody who types is kept waiting.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How many names are offered.
-const MOST: u32 = 500;
-/// Tells whoever asks in kubectl's way that files are no candidates.
+/// The subcommand by which kubectl requests completions.
+pub(crate) const COMPLETE: &str = "__complete";
+/// The maximum time to wait for names.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// The maximum number of names.
+const MAX_NAMES: u32 = 500;
+/// The directive in kubectl's protocol that excludes file names.
 const NO_FILES: &str = ":4";
 
-/// Print a script that completes commands, flags and names of leases
+/// Print a completion script
 ///
-/// `kubectl lease …` is completed by kubectl's own completion, which asks a program called
-/// kubectl_complete-lease: see the first example. The other scripts complete the command under the name
-/// kubectl-lease.
-#[derive(ClapArgs, Debug)]
+/// kubectl's own completion calls a program kubectl_complete-lease to complete `kubectl lease`: see the first example. The
+/// other scripts complete the command kubectl-lease.
+#[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  # For kubectl, in any shell
+  # For `kubectl lease`, in any shell
   kubectl lease completion kubectl > ~/.local/bin/kubectl_complete-lease
   chmod +x ~/.local/bin/kubectl_complete-lease
 
-  # For the name kubectl-lease
+  # For `kubectl-lease`
   source <(kubectl-lease completion bash)
   kubectl-lease completion zsh > \"${fpath[1]}/_kubectl-lease\"
   kubectl-lease completion fish > ~/.config/fish/completions/kubectl-lease.fish")]
-pub(crate) struct Args {
-    /// For which shell
+pub(crate) struct CompletionArgs {
+    /// Shell
     #[arg(value_enum)]
-    shell: Shell,
+    shell: CompletionShell,
 }
 
 #[derive(ValueEnum, Debug, Clone, Copy)]
-enum Shell {
+enum CompletionShell {
     Kubectl,
     Bash,
     Zsh,
     Fish,
 }
 
-/// Prints a script.
-pub(crate) fn run(args: Args, screen: &mut Screen) -> Outcome {
+/// Prints a script that completes `command`.
+pub(crate) fn run(args: CompletionArgs, command: Command, printer: &mut Printer) -> CliResult {
     let shell = match args.shell {
-        Shell::Kubectl => {
-            return Ok(screen.text(
-                "#!/usr/bin/env sh\n# kubectl asks this for completions of `kubectl lease`.\n\
-                                   exec kubectl-lease __complete \"$@\"\n",
+        CompletionShell::Kubectl => {
+            return Ok(printer.text(
+                "#!/usr/bin/env sh\n# kubectl calls this to complete `kubectl lease`.\n\
+                 exec kubectl-lease __complete \"$@\"\n",
             )?);
         }
-        Shell::Bash => clap_complete::Shell::Bash,
-        Shell::Zsh => clap_complete::Shell::Zsh,
-        Shell::Fish => clap_complete::Shell::Fish,
+        CompletionShell::Bash => clap_complete::Shell::Bash,
+        CompletionShell::Zsh => clap_complete::Shell::Zsh,
+        CompletionShell::Fish => clap_complete::Shell::Fish,
     };
     let mut script = Vec::new();
-    // Under the name that shells see; they can't complete two words.
-    let mut command = Cli::command().bin_name("kubectl-lease");
+    // Shells complete commands of one word.
+    let mut command = command.bin_name("kubectl-lease");
     clap_complete::generate(shell, &mut command, "kubectl-lease", &mut script);
-    Ok(screen.text(&String::from_utf8_lossy(&script))?)
+    Ok(printer.text(&String::from_utf8_lossy(&script))?)
 }
 
-/// Prints what could stand in the place of the last word, in the form that kubectl reads.
-pub(crate) async fn complete(words: Vec<String>) -> Outcome<ExitCode> {
+/// Prints candidates for the last word in kubectl's format.
+pub(crate) async fn complete(root: Command, words: Vec<String>) -> CliResult<ExitCode> {
     let (typed, before) =
         words.split_last().map_or(("", &[][..]), |(typed, before)| (typed.as_str(), before));
-    let screen = &mut Screen::new();
-    for (candidate, about) in candidates(typed, before).await {
+    let printer = &mut Printer::new();
+    for (candidate, about) in candidates(root, typed, before).await {
         if candidate.starts_with(typed) {
-            screen.line(format!("{candidate}\t{about}"))?;
+            printer.line(format!("{candidate}\t{about}"))?;
         }
     }
-    screen.line(NO_FILES)?;
+    printer.line(NO_FILES)?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn candidates(typed: &str, before: &[String]) -> Vec<(String, String)> {
-    let mut root = Cli::command();
+async fn candidates(mut root: Command, typed: &str, before: &[String]) -> Vec<(String, String)> {
     root.build();
-    let place = Place::find(&root, before);
-    if let Some(flag) = place.awaits_value {
+    let cursor = Cursor::find(&root, before);
+    if let Some(flag) = cursor.awaits_value {
         let values = flag.get_possible_values();
         if !values.is_empty() {
             let about =
@@ -98,46 +96,46 @@ async fn candidates(typed: &str, before: &[String]) -> Vec<(String, String)> {
         return named(flag.get_id().as_str(), before).await;
     }
     if typed.starts_with('-') {
-        return place.flags();
+        return cursor.flags();
     }
-    match place.command {
+    match cursor.command {
         None => subcommands(&root),
-        // Behind the name of the lease come objects; the kinds that everybody attaches are offered.
-        Some(command) if ["attach", "detach"].contains(&command.get_name()) && place.positionals > 0 => {
+        // Objects follow the name of the lease. Only ConfigMaps are offered.
+        Some(command) if ["attach", "detach"].contains(&command.get_name()) && cursor.positionals > 0 => {
             named("config map", before).await
         }
-        Some(command) if takes_lease(command, place.positionals) => named("lease", before).await,
+        Some(command) if takes_lease(command, cursor.positionals) => named("lease", before).await,
         Some(_) => Vec::new(),
     }
 }
 
-/// Where in the command line the word stands that is being typed.
-struct Place<'a> {
+/// The position of the last word in the command line.
+struct Cursor<'a> {
     root: &'a Command,
     command: Option<&'a Command>,
-    /// How many words without a dash stand behind the command.
+    /// The number of positional arguments before it.
     positionals: usize,
-    /// The flag whose value it is.
+    /// The flag whose value it is, if any.
     awaits_value: Option<&'a Arg>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> Cursor<'a> {
     fn find(root: &'a Command, before: &[String]) -> Self {
-        let mut place = Self { root, command: None, positionals: 0, awaits_value: None };
+        let mut cursor = Self { root, command: None, positionals: 0, awaits_value: None };
         for word in before {
-            if place.awaits_value.take().is_some() {
+            if cursor.awaits_value.take().is_some() {
                 continue;
             }
             if word.starts_with('-') {
-                place.awaits_value =
-                    place.flag(word).filter(|flag| flag.get_action().takes_values() && !word.contains('='));
-            } else if place.command.is_none() {
-                place.command = root.find_subcommand(word);
+                cursor.awaits_value =
+                    cursor.flag(word).filter(|flag| flag.get_action().takes_values() && !word.contains('='));
+            } else if cursor.command.is_none() {
+                cursor.command = root.find_subcommand(word);
             } else {
-                place.positionals += 1;
+                cursor.positionals += 1;
             }
         }
-        place
+        cursor
     }
 
     fn arguments(&self) -> impl Iterator<Item = &'a Arg> {
@@ -169,7 +167,7 @@ fn subcommands(root: &Command) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Whether the name of a lease that exists is expected there.
+/// Whether the name of an existing lease is expected.
 fn takes_lease(command: &Command, positionals: usize) -> bool {
     match command.get_name() {
         "renew" | "revoke" => true,
@@ -178,13 +176,12 @@ fn takes_lease(command: &Command, positionals: usize) -> bool {
     }
 }
 
-/// Names that the cluster or the kubeconfig has; none if asking takes too long or fails: nobody is there to
-/// be told.
+/// Names in the cluster or the kubeconfig; none after an error or a timeout, which completion can't report.
 async fn named(what: &str, before: &[String]) -> Vec<(String, String)> {
-    tokio::time::timeout(PATIENCE, ask(what, before)).await.ok().flatten().unwrap_or_default()
+    tokio::time::timeout(TIMEOUT, names(what, before)).await.ok().flatten().unwrap_or_default()
 }
 
-async fn ask(what: &str, before: &[String]) -> Option<Vec<(String, String)>> {
+async fn names(what: &str, before: &[String]) -> Option<Vec<(String, String)>> {
     let plain = |names: Vec<String>| names.into_iter().map(|name| (name, String::new())).collect();
     let kubeconfig = || Kubeconfig::from_env().ok().flatten().or_else(|| Kubeconfig::read().ok());
     match what {
@@ -197,11 +194,11 @@ async fn ask(what: &str, before: &[String]) -> Option<Vec<(String, String)>> {
         "user" => return Some(plain(kubeconfig()?.auth_infos.into_iter().map(|user| user.name).collect())),
         _ => {}
     }
-    // The flags that stand before decide which cluster and namespace are meant.
-    let words =
-        ["kubectl-lease".to_owned()].into_iter().chain(connection_flags(before)).chain(["status".to_owned()]);
-    let session = Cli::try_parse_from(words).ok()?.connection.open().await.ok()?;
-    let params = ListParams::default().limit(MOST);
+    let words = ["kubectl-lease".to_owned()].into_iter().chain(connection_flags(before));
+    let flags =
+        ConnectionArgs::augment_args(Command::new("kubectl-lease")).try_get_matches_from(words).ok()?;
+    let session = ConnectionArgs::from_arg_matches(&flags).ok()?.open().await.ok()?;
+    let params = ListParams::default().limit(MAX_NAMES);
     match what {
         "namespace" => {
             let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(session.client.clone());
@@ -231,7 +228,7 @@ async fn ask(what: &str, before: &[String]) -> Option<Vec<(String, String)>> {
     }
 }
 
-/// Those of the words that say which cluster and namespace are meant.
+/// The flags that choose the cluster and the namespace.
 fn connection_flags(before: &[String]) -> Vec<String> {
     let flags = ["-n", "--namespace", "--kubeconfig", "--context", "--cluster", "--user", "--as"];
     let mut found = Vec::new();
@@ -249,17 +246,20 @@ fn connection_flags(before: &[String]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::Cli;
 
     async fn offered(words: &[&str]) -> Vec<String> {
         let (typed, before) = words.split_last().unwrap();
         let before: Vec<String> = before.iter().map(|word| (*word).to_owned()).collect();
-        let found = candidates(typed, &before).await;
+        let found = candidates(Cli::command(), typed, &before).await;
         found.into_iter().map(|(word, _)| word).filter(|word| word.starts_with(typed)).collect()
     }
 
     #[tokio::test]
-    async fn commands_flags_and_values_are_offered() {
+    async fn commands_flags_and_values_are_completed() {
         assert_eq!(offered(&["ke"]).await, ["keep-alive"]);
         assert!(offered(&[""]).await.iter().all(|word| !word.starts_with('_')));
         assert_eq!(offered(&["grant", "a", "--tt"]).await, ["--ttl"]);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flags_of_the_connection_are_found_among_others() {
+    fn connection_flags_are_extracted_from_the_command_line() {
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(
             connection_flags(&words("ttl --attachments -n shop --context=prod -o json a")),

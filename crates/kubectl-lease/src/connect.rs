@@ -1,4 +1,4 @@
-//! Which cluster, as whom, and which namespace: what kubectl's own flags say.
+//! The connection to a cluster, with kubectl's flags.
 
 use std::path::PathBuf;
 
@@ -12,51 +12,51 @@ use lessor_client::{FIELD_MANAGER, LeaseClient};
 
 use crate::{
     duration,
-    error::{Failure, OTHER, Outcome},
+    error::{CliError, CliResult, OTHER},
 };
 
-/// What this program calls itself.
+/// The user agent of requests.
 const AGENT: &str = concat!("kubectl-lease/", env!("CARGO_PKG_VERSION"));
 
-/// Flags that kubectl has too.
+/// The flags of kubectl that choose the cluster, the user and the namespace.
 #[derive(Args, Debug)]
-pub(crate) struct Connection {
-    /// The namespace. Default: that of the kubeconfig's context
+pub(crate) struct ConnectionArgs {
+    /// Namespace [default: that of the kubeconfig's context]
     #[arg(long, short, global = true, value_name = "NAME", help_heading = "Cluster")]
     pub(crate) namespace: Option<String>,
 
-    /// The kubeconfig. Default: $KUBECONFIG, ~/.kube/config, or the service account inside a pod
+    /// Kubeconfig [default: $KUBECONFIG, ~/.kube/config, or the service account in a Pod]
     #[arg(long, global = true, value_name = "FILE", help_heading = "Cluster")]
     kubeconfig: Option<PathBuf>,
 
-    /// The context of the kubeconfig. Default: its current one
+    /// Context of the kubeconfig [default: the current context]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Cluster")]
     context: Option<String>,
 
-    /// The cluster of the kubeconfig, instead of the context's
+    /// Cluster of the kubeconfig [default: that of the context]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Cluster")]
     cluster: Option<String>,
 
-    /// The user of the kubeconfig, instead of the context's
+    /// User of the kubeconfig [default: that of the context]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Cluster")]
     user: Option<String>,
 
-    /// Impersonate this user
+    /// User to impersonate
     #[arg(long = "as", global = true, value_name = "USER", help_heading = "Cluster")]
     impersonate: Option<String>,
 
-    /// How long to wait for each answer of the API server
+    /// Timeout of each request
     #[arg(
         long,
         global = true,
         value_name = "DURATION",
         default_value = "10s",
-        value_parser = duration::parse,
+        value_parser = duration::positive,
         help_heading = "Cluster"
     )]
     request_timeout: Option<std::time::Duration>,
 
-    /// Under this name the API server records what is written
+    /// Field manager of writes
     #[arg(long, global = true, value_name = "NAME", default_value = FIELD_MANAGER, help_heading = "Cluster")]
     field_manager: Option<String>,
 }
@@ -67,14 +67,14 @@ pub(crate) struct Session {
     pub(crate) leases: LeaseClient,
 }
 
-impl Connection {
-    /// Reads the kubeconfig. Nothing is sent yet.
-    pub(crate) async fn open(&self) -> Outcome<Session> {
+impl ConnectionArgs {
+    /// Reads the kubeconfig. Sends no request.
+    pub(crate) async fn open(&self) -> CliResult<Session> {
         let failed = |error: &dyn std::error::Error| {
-            Failure::new(OTHER, format!("no way to the API server: {}", chain(error)))
+            CliError::new(OTHER, format!("can't connect to the API server: {}", chain(error)))
         };
         let mut config = self.config().await.map_err(|error| failed(&*error))?;
-        // Retries are decided where it's known how long the lease still lives.
+        // Retries depend on the deadline of the lease, so lessor-client decides on them.
         config.default_retry = false;
         config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
         if let Some(user) = &self.impersonate {
@@ -101,24 +101,23 @@ impl Connection {
         if let Some(file) = &self.kubeconfig {
             return Ok(Config::from_custom_kubeconfig(Kubeconfig::read_from(file)?, &options).await?);
         }
-        let chosen = self.context.is_some() || self.cluster.is_some() || self.user.is_some();
-        match chosen {
+        match self.context.is_some() || self.cluster.is_some() || self.user.is_some() {
             true => Ok(Config::from_kubeconfig(&options).await?),
             false => Ok(Config::infer().await?),
         }
     }
 }
 
-/// An error with its causes, as far as these say something new.
+/// An error with those of its sources that aren't part of its message.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(deeper) = cause {
-        let more = deeper.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
+    let mut source = error.source();
+    while let Some(error) = source {
+        let message = error.to_string();
+        if !text.contains(&message) {
+            text = format!("{text}: {message}");
         }
-        cause = deeper.source();
+        source = error.source();
     }
     text
 }

@@ -1,84 +1,85 @@
 //! `kubectl lease grant`.
 
-use std::time::Duration;
+use std::{cmp::Ordering, time::Duration};
 
-use lessor_api::{OnLoss, PodSource, RenewFrom, SourceName};
+use clap::{Args, ValueEnum};
+use lessor_api::{OnLoss, PodSource, RenewFrom, SourceName, duration::abbreviated};
 use lessor_client::{Grant, HeldLease};
 
 use crate::{
     attach,
     connect::Session,
-    duration::{self, short},
-    error::{Failure, OTHER, Outcome},
+    describe::{full_name, json_of},
+    duration,
+    error::{CliError, CliResult, OTHER},
     keep_alive,
-    output::{Format, Output, Screen, full_name, json_of},
-    target::{Kinds, Written},
+    printer::{OutputArgs, OutputFormat, Printer},
+    target::{KindResolver, TargetArg},
 };
 
 /// Grant a lease
 ///
-/// It lives for its TTL, unless it's renewed: by `keep-alive`, by `renew`, or by whoever else holds it. What
-/// is attached to it goes when it ends.
-#[derive(clap::Args, Debug)]
+/// The lease ends when its TTL has passed since the grant or the last renewal: by `keep-alive`, by `renew`, or by any
+/// other client. Everything attached to it is removed then.
+#[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  # A lease that somebody else will keep alive
+  # A lease that another client keeps alive
   kubectl lease grant session-42 --ttl 15m
 
-  # Register a service in a shared ConfigMap, for as long as this command runs
-  kubectl lease grant web-1 --ttl 30s --attach configmap/endpoints:web-1 --keep-alive --revoke
+  # Register a service in a shared ConfigMap while this command runs
+  kubectl lease grant web-1 --ttl 30s --keep-alive --revoke \\
+    --attach configmap/endpoints:web-1
 
-  # What lives as long as its node does, or its Pod, without a write
-  kubectl lease grant worker-1 --ttl 40s --follow node/worker-1 --attach configmap/caches:worker-1
+  # Follow the heartbeats of a node, or a Pod, without writes
+  kubectl lease grant worker-1 --ttl 40s --follow node/worker-1
   kubectl lease grant web-0 --ttl 30s --follow pod/web-0 --on-loss end
 
-  # A preview that goes after three days at the latest, and stays visible after that
-  kubectl lease grant preview-42 --ttl 1d --max-lifetime 3d --warn-before 1h --retain")]
-pub(crate) struct Args {
-    /// The name of the lease
+  # Renewable for three days at most, and kept after it has expired
+  kubectl lease grant preview-42 --ttl 1d --max-lifetime 3d --retain")]
+pub(crate) struct GrantArgs {
+    /// Name of the lease
     name: String,
 
     #[command(flatten)]
-    terms: Terms,
+    terms: TermArgs,
 
-    /// What keeps it alive without a write: node/NAME, pod/NAME, lease/NAME or coordination/NAME (a Lease of
-    /// coordination.k8s.io). The operator has to be told to look at it
+    /// Source that keeps the lease alive without writes: node/NAME, pod/NAME, lease/NAME or coordination/NAME (a Lease
+    /// of coordination.k8s.io). The operator must be configured to watch it
     #[arg(long, value_name = "KIND/NAME", value_parser = source)]
     follow: Option<RenewFrom>,
 
-    /// With --follow pod/NAME: what becomes of the lease when the Pod is lost
-    #[arg(long, value_enum, requires = "follow", default_value_t = Loss::RunOut)]
-    on_loss: Loss,
+    /// With --follow pod/NAME: what happens to the lease when the Pod is lost
+    #[arg(long, value_enum, requires = "follow", default_value_t = OnLossArg::RunOut)]
+    on_loss: OnLossArg,
 
-    /// Attach an object, or keys of it, like configmap/sessions:alice,bob; may be given several times
+    /// Attach an object, or keys of it, such as configmap/sessions:alice,bob; repeatable
     #[arg(long = "attach", value_name = "KIND/NAME[:KEY,…]")]
-    attachments: Vec<Written>,
+    attachments: Vec<TargetArg>,
 
-    /// Keep it alive until Ctrl-C
+    /// Keep the lease alive until Ctrl-C
     #[arg(long)]
     keep_alive: bool,
 
-    /// With --keep-alive: on Ctrl-C, revoke it instead of leaving it to expire
+    /// With --keep-alive: revoke the lease on Ctrl-C, instead of letting it expire
     #[arg(long, requires = "keep_alive")]
     revoke: bool,
 
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
-/// What becomes of a lease whose Pod is lost.
-#[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-enum Loss {
-    /// Its TTL runs from then on
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+enum OnLossArg {
+    /// The TTL runs from then on
     RunOut,
-    /// It ends at once
+    /// The lease ends at once
     End,
 }
 
-/// `node/worker-1`, and the like.
+/// Parses a source, such as `node/worker-1`.
 fn source(text: &str) -> Result<RenewFrom, String> {
-    let wrong =
-        || "write node/NAME, pod/NAME, lease/NAME or coordination/NAME, like node/worker-1".to_owned();
+    let wrong = || "expected node/NAME, pod/NAME, lease/NAME or coordination/NAME".to_owned();
     let (kind, name) = text.split_once('/').filter(|(_, name)| !name.is_empty()).ok_or_else(wrong)?;
     let named = Some(SourceName { name: name.to_owned() });
     let from = RenewFrom::default();
@@ -91,38 +92,38 @@ fn source(text: &str) -> Result<RenewFrom, String> {
     })
 }
 
-/// What a lease shall be like.
-#[derive(clap::Args, Debug)]
-pub(crate) struct Terms {
-    /// How long it lives without a renewal, like 90s, 15m, 1h30m or 2d
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+/// The terms of a lease.
+#[derive(Args, Debug)]
+pub(crate) struct TermArgs {
+    /// How long the lease lives after its last renewal, such as 90s, 15m, 1h30m or 2d
+    #[arg(long, value_name = "DURATION", value_parser = duration::whole_seconds)]
     ttl: Duration,
 
-    /// Who keeps it alive, for people. Default: you, on this machine
+    /// Who renews the lease, for information [default: USER@HOST]
     #[arg(long, value_name = "TEXT")]
     holder: Option<String>,
 
-    /// When it ends at the latest, however often it's renewed
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    /// The lease ends at most this long after its grant, even if it is renewed
+    #[arg(long, value_name = "DURATION", value_parser = duration::whole_seconds)]
     max_lifetime: Option<Duration>,
 
-    /// When this little remains, an Event says so
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    /// Emit an Event when at most this much remains
+    #[arg(long, value_name = "DURATION", value_parser = duration::whole_seconds)]
     warn_before: Option<Duration>,
 
-    /// Keep the lease itself after it has expired, for people to look at
+    /// Keep the Lease object after it has expired, for inspection
     #[arg(long)]
     retain: bool,
 
-    /// A label of the lease; may be given several times
+    /// Label of the lease; repeatable
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
 }
 
-impl Terms {
-    /// What is asked of the server.
+impl TermArgs {
+    /// The lease to grant.
     pub(crate) fn grant(&self, name: &str) -> Grant {
-        let mut grant = Grant::new(name, self.ttl).holder(self.holder.clone().unwrap_or_else(whoever));
+        let mut grant = Grant::new(name, self.ttl).holder(self.holder.clone().unwrap_or_else(user_at_host));
         if let Some(lifetime) = self.max_lifetime {
             grant = grant.max_lifetime(lifetime);
         }
@@ -135,24 +136,20 @@ impl Terms {
         self.labels.iter().fold(grant, |grant, (name, value)| grant.label(name, value))
     }
 
-    /// `granted for 30s`, and why that isn't what was asked for.
-    pub(crate) fn granted(&self, held: &HeldLease) -> String {
-        let (asked, granted) = (self.ttl, held.ttl());
-        let limit = match granted.cmp(&asked) {
-            std::cmp::Ordering::Equal => return format!("granted for {}", short(granted)),
-            std::cmp::Ordering::Greater => "shortest",
-            std::cmp::Ordering::Less => "longest",
+    /// `granted for 30s`, with the reason if that differs from the requested TTL.
+    pub(crate) fn describe_grant(&self, lease: &HeldLease) -> String {
+        let granted = abbreviated(lease.ttl());
+        let limit = match lease.ttl().cmp(&self.ttl) {
+            Ordering::Equal => return format!("granted for {granted}"),
+            Ordering::Greater => "minimum",
+            Ordering::Less => "maximum",
         };
-        format!(
-            "granted for {}, the {limit} that the operator grants ({} was asked for)",
-            short(granted),
-            short(asked)
-        )
+        format!("granted for {granted}, the operator's {limit} ({} was requested)", abbreviated(self.ttl))
     }
 }
 
-/// Who runs this, and where.
-fn whoever() -> String {
+/// The default holder.
+fn user_at_host() -> String {
     let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
     let host = hostname::get().ok().and_then(|host| host.into_string().ok()).unwrap_or_default();
     match (user.is_empty(), host.is_empty()) {
@@ -165,56 +162,58 @@ fn whoever() -> String {
 fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("write a name, an equals sign and a value, like team=web".to_owned()),
+        _ => Err("expected NAME=VALUE, such as team=web".to_owned()),
     }
 }
 
-/// Grants a lease, attaches, and keeps it alive, as far as that's asked for.
-pub(crate) async fn run(args: Args, session: &Session, screen: &mut Screen) -> Outcome {
-    if args.keep_alive && !matches!(args.output.output, Format::Table | Format::Wide) {
-        return Err(Failure::new(OTHER, "--keep-alive writes a line for each renewal: leave -o away"));
+pub(crate) async fn run(args: GrantArgs, session: &Session, printer: &mut Printer) -> CliResult {
+    let format = args.output.output;
+    if args.keep_alive && !format.is_text() {
+        return Err(CliError::new(
+            OTHER,
+            "--keep-alive prints a line for each renewal, and can't be used with -o",
+        ));
     }
-    // Before anything is granted: does what shall be attached exist?
-    let mut kinds = Kinds::new(&session.client);
+    // Check the objects before granting anything.
+    let mut kinds = KindResolver::new(&session.client);
     let mut targets = Vec::new();
-    for written in &args.attachments {
-        let target = written.resolve(&mut kinds).await?;
-        attach::check(session, &target, written).await?;
-        targets.push((target, written));
+    for arg in &args.attachments {
+        let target = arg.resolve(&mut kinds).await?;
+        attach::check(session, &target, arg).await?;
+        targets.push((target, arg));
     }
     let mut grant = args.terms.grant(&args.name);
     if let Some(mut source) = args.follow {
         match (&mut source.pod, args.on_loss) {
-            (Some(pod), Loss::End) => pod.on_loss = OnLoss::End,
-            (None, Loss::End) => {
-                return Err(Failure::new(OTHER, "--on-loss is for Pods: write --follow pod/NAME"));
+            (Some(pod), OnLossArg::End) => pod.on_loss = OnLoss::End,
+            (None, OnLossArg::End) => {
+                return Err(CliError::new(OTHER, "--on-loss requires --follow pod/NAME"));
             }
-            (_, Loss::RunOut) => {}
+            (_, OnLossArg::RunOut) => {}
         }
         grant = grant.follow(source);
     }
-    let held = session.leases.grant(&grant).await?;
-    let quiet = !matches!(args.output.output, Format::Table | Format::Wide);
-    if !quiet {
-        screen.line(format!("{} {}", full_name(held.name()), args.terms.granted(&held)))?;
+    let lease = session.leases.grant(&grant).await?;
+    if format.is_text() {
+        printer.line(format!("{} {}", full_name(lease.name()), args.terms.describe_grant(&lease)))?;
     }
-    for (target, written) in targets {
-        let attached = session.leases.attach(held.name(), &target, written.keys()).await;
+    for (target, arg) in targets {
+        let attached = session.leases.attach(lease.name(), &target, arg.keys()).await;
         let attached = attached.map_err(|error| {
-            let left = short(held.deadline().remaining());
-            Failure::from(error).about(format!(
-                "{} is granted and lives for {left}, but {target} couldn't be attached to it",
-                full_name(held.name())
+            let left = abbreviated(lease.deadline().remaining());
+            CliError::from(error).about(format!(
+                "{} was granted, with {left} left, but {target} couldn't be attached to it",
+                full_name(lease.name())
             ))
         })?;
-        if !quiet {
-            screen.line(attach::sentence(&target, written, &attached))?;
+        if format.is_text() {
+            printer.line(attach::describe_outcome(&target, arg, &attached))?;
         }
     }
-    match args.output.output {
-        Format::Table | Format::Wide => {}
-        Format::Name => screen.line(full_name(held.name()))?,
-        format => screen.value(&json_of(held.lease())?, format)?,
+    match format {
+        OutputFormat::Table | OutputFormat::Wide => {}
+        OutputFormat::Name => printer.line(full_name(lease.name()))?,
+        format => printer.value(&json_of(lease.lease())?, format)?,
     }
-    if args.keep_alive { keep_alive::keep(held, args.revoke, screen).await } else { Ok(()) }
+    if args.keep_alive { keep_alive::keep(lease, args.revoke, printer).await } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! `kubectl lease run`.
+//! `kubectl lease run`: a command under a lease.
 
 use std::{
     io::{self, IsTerminal},
@@ -7,7 +7,11 @@ use std::{
     time::Duration,
 };
 
-use lessor_client::{Beat, Error, HeldLease, KeepAlive, LeaseClient, Lost, Moment, Pace};
+use clap::Args;
+use lessor_api::duration::abbreviated;
+use lessor_client::{
+    BootInstant, Error, HeldLease, KeepAlive, KeepAliveEvent, KeepAliveOptions, LeaseClient, LossReason,
+};
 use rustix::process::{
     Pid, Signal, getpgrp, getpid, kill_current_process_group, kill_process, kill_process_group,
 };
@@ -17,112 +21,112 @@ use tokio::{
 };
 
 use crate::{
-    connect::Connection,
-    duration::{self, short},
-    error::{Failure, OTHER, Outcome, RUN_LOST, RUN_NO_COMMAND, RUN_NOT_GRANTED, RUN_NOT_RUNNABLE, note},
-    grant::Terms,
-    keep_alive::complain,
-    output::full_name,
+    connect::ConnectionArgs,
+    describe::full_name,
+    duration,
+    error::{
+        CliError, CliResult, OTHER, RUN_LOST, RUN_NO_COMMAND, RUN_NOT_EXECUTABLE, RUN_NOT_GRANTED, note,
+    },
+    grant::TermArgs,
+    keep_alive::report_failure,
 };
 
-/// The longest time for a command to end by itself, unless another is given.
-const LONGEST_GRACE: Duration = Duration::from_secs(10);
+/// The maximum of the default of `--grace`.
+const MAX_DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
 /// Run a command under a lease of its own
 ///
-/// Grants the lease, keeps it alive while the command runs, and revokes it when the command ends. If the
-/// lease is lost, the command is stopped: first by SIGTERM, and at the lease's deadline at the latest by
-/// SIGKILL.
+/// Grants the lease, keeps it alive while the command runs, and revokes it when the command exits. If the lease is lost,
+/// the command is stopped by SIGTERM, and at the deadline of the lease by SIGKILL.
 ///
-/// The command finds LEASE_NAME, LEASE_NAMESPACE and LEASE_FENCING_TOKEN in its environment. A lease isn't a
-/// mutex by itself: a system that it guards has to refuse a smaller token than it has seen.
+/// The command's environment has LEASE_NAME, LEASE_NAMESPACE and LEASE_FENCING_TOKEN. A lease alone is not a mutex: a
+/// system that it protects must reject a token smaller than one it has accepted. This matters in particular if this
+/// program is killed by SIGKILL, because the command then continues without its lease.
 ///
-/// Only if this program itself is killed (SIGKILL) does the command go on without its lease: that's one more reason for
-/// the token.
-///
-/// Without a terminal the command gets a process group of its own, and all of that is stopped. On a terminal
-/// it shares the group of this command, and the whole group is stopped, as by Ctrl-C.
-#[derive(clap::Args, Debug)]
+/// Without a terminal, the command gets a process group of its own, which is stopped as a whole. On a terminal, it is in
+/// the process group of this program, which is stopped as a whole, as by Ctrl-C.
+#[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  # One backup at a time, on whatever machine
+  # One backup at a time across all machines
   kubectl lease run backup --ttl 1m -- ./backup.sh
 
-  # The same, but wait for the one that runs
+  # The same, but wait for a running backup
   kubectl lease run backup --ttl 1m --wait 1h -- ./backup.sh
 
-The exit code is the command's own, or one of those from 124 to 127: see kubectl lease --help.")]
-pub(crate) struct Args {
-    /// The name of the lease
+The exit code is that of the command, or from 124 to 127: see `kubectl lease --help`.")]
+pub(crate) struct RunArgs {
+    /// Name of the lease
     name: String,
 
     #[command(flatten)]
-    terms: Terms,
+    terms: TermArgs,
 
-    /// Wait this long if there is a lease of this name. Default: fail at once
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    /// Maximum time to wait for the end of an existing lease of this name [default: 0s]
+    #[arg(long, value_name = "DURATION", value_parser = duration::positive)]
     wait: Option<Duration>,
 
-    /// How long the command has between SIGTERM and SIGKILL. Default: a sixth of the TTL, and 10s at most
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    /// Time between SIGTERM and SIGKILL [default: a sixth of the TTL, and at most 10s]
+    #[arg(long, value_name = "DURATION", value_parser = duration::positive)]
     grace: Option<Duration>,
 
-    /// The command and its arguments
+    /// Command with its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
-/// Runs a command under a lease.
-pub(crate) async fn run(args: Args, connection: &Connection) -> Outcome<ExitCode> {
-    // The command's own exit codes begin when there is a command.
-    let not_granted = |failure: Failure| failure.with_code(RUN_NOT_GRANTED);
+pub(crate) async fn run(args: RunArgs, connection: &ConnectionArgs) -> CliResult<ExitCode> {
+    // Errors before the start of the command have an exit code that the command is unlikely to use.
+    let not_granted = |error: CliError| error.with_code(RUN_NOT_GRANTED);
     let session = connection.open().await.map_err(not_granted)?;
-    let held = grant(&args, &session.leases).await.map_err(not_granted)?;
-    note(format!("{} {}", full_name(held.name()), args.terms.granted(&held)));
-    let grace = args.grace.unwrap_or_else(|| LONGEST_GRACE.min(held.ttl() / 6));
-    if grace >= held.ttl() * 2 / 3 {
-        let ttl = short(held.ttl());
-        end(&held).await;
-        return Err(Failure::new(
+    let lease = grant(&args, &session.leases).await.map_err(not_granted)?;
+    note(format!("{} {}", full_name(lease.name()), args.terms.describe_grant(&lease)));
+    let grace = args.grace.unwrap_or_else(|| MAX_DEFAULT_GRACE.min(lease.ttl() / 6));
+    if grace >= lease.ttl() * 2 / 3 {
+        revoke(&lease).await;
+        let ttl = abbreviated(lease.ttl());
+        return Err(CliError::new(
             RUN_NOT_GRANTED,
-            format!("--grace leaves no time to renew: give a small part of the TTL ({ttl})"),
+            format!(
+                "--grace leaves no time for renewals: it must be less than two thirds of the TTL ({ttl})"
+            ),
         ));
     }
-    // Before there is a command that a signal to us would leave alone.
+    // Catch signals before the command starts, because a signal that ends this program would leave the command running.
     let mut signals = Signals::listen().map_err(not_granted)?;
-    let mut job = match Job::start(&args.command, &held) {
+    let mut job = match Job::start(&args.command, &lease) {
         Ok(job) => job,
-        Err(failure) => {
-            end(&held).await;
-            return Err(failure);
+        Err(error) => {
+            revoke(&lease).await;
+            return Err(error);
         }
     };
-    let mut alive = KeepAlive::start(held, Pace::default().with_margin(grace));
-    match attend(&mut job, &mut alive, &mut signals).await? {
+    let mut alive = KeepAlive::start(lease, KeepAliveOptions::default().with_margin(grace));
+    match wait(&mut job, &mut alive, &mut signals).await? {
         Ok(status) => {
-            end(&alive.stop()).await;
-            Ok(code_of(status))
+            revoke(&alive.stop()).await;
+            Ok(exit_code_of(status))
         }
-        Err(lost) => {
-            let held = alive.stop();
-            note(format!("{}: {lost}; stopping the command", full_name(held.name())));
-            job.stop(Moment::now().after(grace).min(latest_end(&lost, &held, grace))).await;
+        Err(reason) => {
+            let lease = alive.stop();
+            note(format!("{}: {reason}; stopping the command", full_name(lease.name())));
+            job.stop(BootInstant::now().after(grace).min(latest_end(&reason, &lease, grace))).await;
             Ok(ExitCode::from(RUN_LOST))
         }
     }
 }
 
-/// Grants the lease, if need be after the one that is there.
-async fn grant(args: &Args, leases: &LeaseClient) -> Outcome<HeldLease> {
+/// Grants the lease, with `--wait` after the end of an existing lease.
+async fn grant(args: &RunArgs, leases: &LeaseClient) -> CliResult<HeldLease> {
     let grant = args.terms.grant(&args.name);
-    let until = Moment::now().after(args.wait.unwrap_or_default());
-    let mut told = false;
+    let until = BootInstant::now().after(args.wait.unwrap_or_default());
+    let mut reported = false;
     loop {
         match leases.grant(&grant).await {
             Err(Error::Exists(_)) if !until.is_past() => {
-                if !told {
+                if !reported {
                     note(format!("{} exists: waiting for its end", full_name(&args.name)));
-                    told = true;
+                    reported = true;
                 }
                 match tokio::time::timeout(until.remaining(), leases.wait_gone(&args.name)).await {
                     Ok(gone) => gone?,
@@ -136,26 +140,26 @@ async fn grant(args: &Args, leases: &LeaseClient) -> Outcome<HeldLease> {
     }
 }
 
-/// Waits for the command's end, or the lease's, whichever comes first; passes signals on meanwhile.
-async fn attend(
+/// Waits for the exit of the command or the loss of the lease, and forwards signals to the command.
+async fn wait(
     job: &mut Job,
     alive: &mut KeepAlive,
     signals: &mut Signals,
-) -> Outcome<Result<ExitStatus, Lost>> {
+) -> CliResult<Result<ExitStatus, LossReason>> {
     loop {
         tokio::select! {
             status = job.child.wait() => return Ok(Ok(status?)),
-            beat = alive.next() => match beat {
-                Some(Beat::Lost(lost)) => return Ok(Err(lost)),
-                Some(beat) => complain(&beat, &alive.held()),
+            event = alive.next() => match event {
+                Some(KeepAliveEvent::Lost(reason)) => return Ok(Err(reason)),
+                Some(event) => report_failure(&event, &alive.lease()),
                 None => return Ok(Err(alive.lost().await)),
             },
-            signal = signals.next() => job.pass_on(signal),
+            signal = signals.next() => job.forward(signal),
         }
     }
 }
 
-/// Signals that are meant for the command.
+/// Signals that are forwarded to the command.
 struct Signals {
     interrupts: tokio::signal::unix::Signal,
     terminates: tokio::signal::unix::Signal,
@@ -163,9 +167,9 @@ struct Signals {
 }
 
 impl Signals {
-    fn listen() -> Outcome<Self> {
+    fn listen() -> CliResult<Self> {
         let listen = |kind| {
-            signal(kind).map_err(|error| Failure::new(OTHER, format!("can't listen for signals: {error}")))
+            signal(kind).map_err(|error| CliError::new(OTHER, format!("can't listen for signals: {error}")))
         };
         Ok(Self {
             interrupts: listen(SignalKind::interrupt())?,
@@ -183,114 +187,115 @@ impl Signals {
     }
 }
 
-/// Revokes the lease. That this fails doesn't change what the command has done.
-async fn end(held: &HeldLease) {
-    if let Err(error) = held.revoke().await {
-        let left = short(held.deadline().remaining());
-        note(format!("{} couldn't be revoked, and lives for {left}: {error}", full_name(held.name())));
+/// Revokes the lease. An error doesn't change the exit code, which is that of the command.
+async fn revoke(lease: &HeldLease) {
+    if let Err(error) = lease.revoke().await {
+        let left = abbreviated(lease.deadline().remaining());
+        note(format!("{} couldn't be revoked, and expires in {left}: {error}", full_name(lease.name())));
     }
 }
 
-/// When the command has to be gone: at the deadline of a lease that couldn't be renewed, and soon after the
-/// end of one that has ended already.
-fn latest_end(lost: &Lost, held: &HeldLease, grace: Duration) -> Moment {
-    match lost {
-        Lost::NotRenewed(_) | Lost::Outlived => held.deadline(),
-        _ => Moment::now().after(grace),
+/// When the command is killed: at the deadline of a lease that couldn't be renewed, or soon after the end of the lease.
+fn latest_end(reason: &LossReason, lease: &HeldLease, grace: Duration) -> BootInstant {
+    match reason {
+        LossReason::NotRenewed(_) | LossReason::MaxLifetime => lease.deadline(),
+        _ => BootInstant::now().after(grace),
     }
 }
 
-/// A command that runs, and whom to signal to stop it with all that it has started.
+/// A running command.
 struct Job {
     child: Child,
-    group: Group,
+    group: ProcessGroup,
 }
 
+/// The process group of the command, with the command's pid.
 #[derive(Clone, Copy, Debug)]
-enum Group {
-    /// The command leads one of its own.
+enum ProcessGroup {
+    /// A group of its own, which the command leads.
     Own(Pid),
-    /// It shares ours, which a shell has made for this job; the terminal's signals reach it, too.
-    Job(Pid),
-    /// It shares that of whoever started us, who is not to be stopped.
-    Foreign(Pid),
+    /// This program's group, which a shell has created for this job. The terminal signals the whole group.
+    Shared(Pid),
+    /// The group of this program's parent, which must not be stopped.
+    Parent(Pid),
 }
 
 impl Job {
-    fn start(command: &[String], held: &HeldLease) -> Outcome<Self> {
+    fn start(command: &[String], lease: &HeldLease) -> CliResult<Self> {
         let [program, arguments @ ..] = command else {
-            return Err(Failure::new(RUN_NO_COMMAND, "no command"));
+            return Err(CliError::new(RUN_NO_COMMAND, "missing command"));
         };
         let on_terminal =
             io::stdin().is_terminal() || io::stdout().is_terminal() || io::stderr().is_terminal();
         let mut command = Command::new(program);
         command
             .args(arguments)
-            .env("LEASE_NAME", held.name())
-            .env("LEASE_NAMESPACE", held.client().namespace())
-            .env("LEASE_FENCING_TOKEN", held.fencing_token().to_string())
+            .env("LEASE_NAME", lease.name())
+            .env("LEASE_NAMESPACE", lease.client().namespace())
+            .env("LEASE_FENCING_TOKEN", lease.fencing_token().to_string())
             .kill_on_drop(true);
-        // In a group of its own, a command couldn't read from the terminal.
+        // In a group of its own, the command couldn't read from the terminal.
         if !on_terminal {
             command.process_group(0);
         }
         let child = command.spawn().map_err(|error| {
             let code =
-                if error.kind() == io::ErrorKind::NotFound { RUN_NO_COMMAND } else { RUN_NOT_RUNNABLE };
-            Failure::new(code, format!("can't run {program:?}: {error}"))
+                if error.kind() == io::ErrorKind::NotFound { RUN_NO_COMMAND } else { RUN_NOT_EXECUTABLE };
+            CliError::new(code, format!("can't execute {program:?}: {error}"))
         })?;
         let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        let pid = pid.ok_or_else(|| Failure::new(RUN_NOT_RUNNABLE, format!("{program:?} ended at once")))?;
+        let pid =
+            pid.ok_or_else(|| CliError::new(RUN_NOT_EXECUTABLE, format!("{program:?} exited at once")))?;
         let group = match on_terminal {
-            false => Group::Own(pid),
-            true if getpgrp() == getpid() => Group::Job(pid),
-            true => Group::Foreign(pid),
+            false => ProcessGroup::Own(pid),
+            true if getpgrp() == getpid() => ProcessGroup::Shared(pid),
+            true => ProcessGroup::Parent(pid),
         };
         Ok(Self { child, group })
     }
 
-    /// Passes a signal on that reached us.
-    fn pass_on(&self, sent: Signal) {
-        // It may have ended meanwhile, which is all that a signal could ask for.
+    /// Forwards a signal to the command.
+    fn forward(&self, signal: Signal) {
+        // An error means that the command has exited.
         let _ = match self.group {
-            Group::Own(pid) => kill_process_group(pid, sent),
+            ProcessGroup::Own(pid) => kill_process_group(pid, signal),
             // The terminal has sent it to the whole group.
-            Group::Job(_) | Group::Foreign(_) if sent == Signal::INT => Ok(()),
-            Group::Job(pid) | Group::Foreign(pid) => kill_process(pid, sent),
+            ProcessGroup::Shared(_) | ProcessGroup::Parent(_) if signal == Signal::INT => Ok(()),
+            ProcessGroup::Shared(pid) | ProcessGroup::Parent(pid) => kill_process(pid, signal),
         };
     }
 
-    /// Asks the command to end, and ends it at `latest`.
-    async fn stop(&mut self, latest: Moment) {
+    /// Terminates the command, and kills it at `latest`.
+    async fn stop(&mut self, latest: BootInstant) {
         let _ = match self.group {
-            Group::Own(pid) => kill_process_group(pid, Signal::TERM),
-            // We listen for this signal, so it doesn't end us.
-            Group::Job(_) => kill_current_process_group(Signal::TERM),
-            Group::Foreign(pid) => kill_process(pid, Signal::TERM),
+            ProcessGroup::Own(pid) => kill_process_group(pid, Signal::TERM),
+            // This program handles the signal, so it doesn't exit.
+            ProcessGroup::Shared(_) => kill_current_process_group(Signal::TERM),
+            ProcessGroup::Parent(pid) => kill_process(pid, Signal::TERM),
         };
-        let ended = tokio::select! {
+        let exited = tokio::select! {
             _ = self.child.wait() => true,
-            () = latest.come() => false,
+            () = latest.reached() => false,
         };
-        if let Group::Own(pid) = self.group {
-            // Also what the command has left behind: nobody works on under a lease that is lost.
+        if let ProcessGroup::Own(pid) = self.group {
+            // Also kill descendants of the command, which must not work without the lease.
             let _ = kill_process_group(pid, Signal::KILL);
         }
-        if ended {
+        if exited {
             return;
         }
-        note("the command didn't end: killing it");
+        note("the command didn't exit: killing it");
         let _ = self.child.start_kill();
-        if let Group::Job(_) = self.group {
-            // This ends us, too; nothing is left to be done.
+        if let ProcessGroup::Shared(_) = self.group {
+            // This kills this program too, which has nothing left to do.
             let _ = kill_current_process_group(Signal::KILL);
         }
         let _ = self.child.wait().await;
     }
 }
 
-/// The command's exit code, as a shell has it.
-fn code_of(status: ExitStatus) -> ExitCode {
+/// The command's exit code, like that of a shell.
+fn exit_code_of(status: ExitStatus) -> ExitCode {
     let code =
         status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(i32::from(OTHER));
     ExitCode::from(u8::try_from(code).unwrap_or(OTHER))

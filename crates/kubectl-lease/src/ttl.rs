@@ -1,20 +1,24 @@
-//! `kubectl lease ttl` and `kubectl lease tree`: one lease, and what goes with it.
+//! `kubectl lease ttl`: the granted TTL of a lease, and the remaining time.
+
+use std::time::Duration;
 
 use clap::Args;
-use lessor_client::Reading;
+use lessor_client::LeaseSnapshot;
 use serde_json::json;
 
 use crate::{
-    attachments::{Attachments, KindsArgs, lease_name},
+    attachments::{AttachedObjects, KindsArgs},
     connect::Session,
-    error::{Failure, OVER, Outcome},
-    output::{Format, Output, Screen, full_name, name_of, sentence},
+    describe::{describe, full_name, lease_name, name_of},
+    error::{CliError, CliResult, ENDED},
+    printer::{OutputArgs, OutputFormat, Printer},
+    tree,
 };
 
-/// Show how long a lease lives: what was granted, and what remains
+/// Show the granted TTL of a lease, and the remaining time
 ///
-/// Renewals cost the operator no write, so the rest is computed from the server's record of the last one, to
-/// the second.
+/// The operator doesn't update the status at every renewal, so the remaining time is computed from the API
+/// server's record of the last renewal, with a resolution of one second.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -22,10 +26,10 @@ Examples:
   kubectl lease ttl web-1 --attachments
   kubectl lease ttl web-1 -o json | jq .remainingSeconds")]
 pub(crate) struct TtlArgs {
-    /// The name of the lease
+    /// Name of the lease
     name: String,
 
-    /// Show what is attached to it, too
+    /// Show what is attached to the lease
     #[arg(long)]
     attachments: bool,
 
@@ -33,72 +37,52 @@ pub(crate) struct TtlArgs {
     kinds: KindsArgs,
 
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
-/// Show what would go if a lease ended now
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Examples:
-  kubectl lease tree session-42
-  kubectl lease tree preview-42 --kinds configmaps,secrets,deployments.apps
-  kubectl lease tree preview-42 --all-kinds")]
-pub(crate) struct TreeArgs {
-    /// The name of the lease
-    name: String,
-
-    #[command(flatten)]
-    kinds: KindsArgs,
-}
-
-/// Shows the rest of a lease.
-pub(crate) async fn ttl(args: TtlArgs, session: &Session, screen: &mut Screen) -> Outcome {
-    let reading = session.leases.get(&args.name).await?;
-    let attachments = match args.attachments {
-        true => Some(Attachments::find(session, &args.kinds).await?),
+pub(crate) async fn run(args: TtlArgs, session: &Session, printer: &mut Printer) -> CliResult {
+    let snapshot = session.leases.get(&args.name).await?;
+    let attached = match args.attachments {
+        true => Some(AttachedObjects::list(session, &args.kinds).await?),
         false => None,
     };
-    match (args.output.output, &attachments) {
-        (Format::Table | Format::Wide, None) => {
-            screen.line(format!("{} {}", full_name(&args.name), sentence(&reading)))?;
+    match (args.output.output, &attached) {
+        (OutputFormat::Table | OutputFormat::Wide, None) => {
+            printer.line(format!("{} {}", full_name(&args.name), describe(&snapshot)))?;
         }
-        (Format::Table | Format::Wide, Some(attachments)) => attachments.draw(&reading, screen)?,
-        (Format::Name, _) => screen.line(full_name(&args.name))?,
-        (format, attachments) => {
-            let mut value = summary(&reading);
-            if let Some(attachments) = attachments {
-                value["attached"] = attachments.to_json(&lease_name(&args.name)?);
+        (OutputFormat::Table | OutputFormat::Wide, Some(attached)) => {
+            tree::print(&snapshot, attached, printer)?;
+        }
+        (OutputFormat::Name, _) => printer.line(full_name(&args.name))?,
+        (format, attached) => {
+            let mut value = summary(&snapshot);
+            if let Some(attached) = attached {
+                value["attached"] = attached.to_json(&lease_name(&args.name)?);
             }
-            screen.value(&value, format)?;
+            printer.value(&value, format)?;
         }
     }
-    // Scripts can ask whether a lease holds; people have been told.
-    if reading.state().has_ended() { Err(Failure::silent(OVER)) } else { Ok(()) }
+    // The output shows the end; the exit code is for scripts.
+    if snapshot.state().has_ended() { Err(CliError::silent(ENDED)) } else { Ok(()) }
 }
 
-/// Shows what goes with a lease.
-pub(crate) async fn tree(args: TreeArgs, session: &Session, screen: &mut Screen) -> Outcome {
-    let reading = session.leases.get(&args.name).await?;
-    Attachments::find(session, &args.kinds).await?.draw(&reading, screen)
-}
-
-/// What `ttl` says, for programs.
-fn summary(reading: &Reading) -> serde_json::Value {
-    let status = reading.lease.status.as_ref();
-    let seconds = |duration: std::time::Duration| duration.as_secs();
+/// The lease in JSON.
+fn summary(snapshot: &LeaseSnapshot) -> serde_json::Value {
+    let status = snapshot.lease.status.as_ref();
+    let seconds = |duration: Duration| duration.as_secs();
     let mut value = json!({
-        "namespace": reading.lease.metadata.namespace,
-        "name": name_of(&reading.lease),
-        "state": reading.state().to_string(),
-        "holder": reading.lease.spec.holder,
-        "askedTTLSeconds": reading.lease.spec.ttl_seconds,
-        "grantedTTLSeconds": reading.granted_ttl().map(seconds),
-        "remainingSeconds": reading.remaining().map(seconds),
+        "namespace": snapshot.lease.metadata.namespace,
+        "name": name_of(&snapshot.lease),
+        "state": snapshot.state().to_string(),
+        "holder": snapshot.lease.spec.holder,
+        "requestedTTLSeconds": snapshot.lease.spec.ttl_seconds,
+        "grantedTTLSeconds": snapshot.granted_ttl().map(seconds),
+        "remainingSeconds": snapshot.remaining().map(seconds),
         "fencingToken": status.and_then(|status| status.fencing_token),
     });
-    if let Some(source) = reading.follows() {
+    if let Some(source) = snapshot.follows() {
         value["follows"] = json!(source);
-        value["following"] = json!(reading.following().map(|following| &following.reason));
+        value["following"] = json!(snapshot.following().map(|following| &following.reason));
     }
     value
 }

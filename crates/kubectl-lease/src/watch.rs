@@ -1,8 +1,9 @@
-//! `kubectl lease watch`: what happens to leases, as it happens.
+//! `kubectl lease watch`: changes of leases as they happen.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, pin::pin};
 
-use clap::Args as ClapArgs;
+use anstyle::Style;
+use clap::Args;
 use futures::{Stream, StreamExt, future};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 use kube::{
@@ -10,55 +11,55 @@ use kube::{
     runtime::{WatchStreamExt, watcher, watcher::Event},
 };
 use lessor_api::{Lease, lease::condition};
-use lessor_client::{Error, Reading, State};
+use lessor_client::{Error, LeaseSnapshot, SnapshotState};
 
 use crate::{
     connect::Session,
-    error::{Failure, Outcome, note},
-    list::{Scope, attached},
-    output::{Colour, Screen, colour_of, name_of, sentence},
+    describe::{attached_counts, describe, name_of, state_style},
+    error::{CliError, CliResult, note},
+    printer::Printer,
+    scope::ScopeArgs,
+    style::{DIMMED, RED, YELLOW, styled},
 };
 
-/// Show what happens to leases, as it happens
+/// Show changes of leases as they happen
 ///
-/// Begins with the leases as they are, and goes on until Ctrl-C.
-#[derive(ClapArgs, Debug)]
+/// Begins with the existing leases, and continues until Ctrl-C.
+#[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   kubectl lease watch
   kubectl lease watch web-1
   kubectl lease watch -A -l team=web")]
-pub(crate) struct Args {
-    /// Only the lease of this name
+pub(crate) struct WatchArgs {
+    /// Name of a single lease
     #[arg(conflicts_with_all = ["all_namespaces", "selector"])]
     name: Option<String>,
 
     #[command(flatten)]
-    scope: Scope,
+    scope: ScopeArgs,
 }
 
-/// What a watch shows.
-pub(crate) enum Change {
-    /// A lease as it was in the beginning.
-    Begun(Reading),
-    /// A lease that is new, or has changed.
-    Changed(Reading),
-    /// A lease that is gone, as it last was.
-    Gone(Reading),
-    /// All leases have been shown that were there in the beginning.
-    Complete,
+/// A version of a lease in a watch.
+pub(crate) enum LeaseChange {
+    /// A lease that existed when the watch began.
+    Initial(LeaseSnapshot),
+    /// A lease that was created or changed.
+    Changed(LeaseSnapshot),
+    /// The last version of a deleted lease.
+    Deleted(LeaseSnapshot),
 }
 
-/// Watches leases. A failure is told and waited out; a missing right ends it.
+/// Watches leases. Reports and retries temporary errors; ends with the first other error.
 pub(crate) async fn changes(
     session: &Session,
-    scope: &Scope,
+    scope: &ScopeArgs,
     name: Option<&str>,
-) -> Outcome<impl Stream<Item = Outcome<Change>> + use<>> {
-    // No event of a watch says what time the server has.
+) -> CliResult<impl Stream<Item = CliResult<LeaseChange>> + use<>> {
+    // Watch events don't contain the API server's clock.
     let time = session.leases.server_time(scope.all_namespaces).await?;
     let ahead = time.duration_since(Timestamp::now());
-    let reading = move |lease: Lease| Reading {
+    let snapshot = move |lease: Lease| LeaseSnapshot {
         lease,
         now: Timestamp::now().saturating_add(ahead).unwrap_or(Timestamp::MAX),
     };
@@ -70,70 +71,61 @@ pub(crate) async fn changes(
     if let Some(name) = name {
         config = config.fields(&format!("metadata.name={name}"));
     }
-    let mut complete = false;
+    let mut initialized = false;
     let changes = watcher(leases, config).backoff(watcher::DefaultBackoff::default());
     Ok(changes.filter_map(move |event| {
         let change = match event {
             Ok(Event::Init) => None,
-            // What a watch shows anew after a failure is no beginning.
-            Ok(Event::InitApply(lease)) if complete => Some(Ok(Change::Changed(reading(lease)))),
-            Ok(Event::InitApply(lease)) => Some(Ok(Change::Begun(reading(lease)))),
-            Ok(Event::InitDone) => {
-                complete = true;
-                Some(Ok(Change::Complete))
+            Ok(Event::InitApply(lease)) if !initialized => Some(Ok(LeaseChange::Initial(snapshot(lease)))),
+            // After a failure, the watch lists all leases again.
+            Ok(Event::InitApply(lease) | Event::Apply(lease)) => {
+                Some(Ok(LeaseChange::Changed(snapshot(lease))))
             }
-            Ok(Event::Apply(lease)) => Some(Ok(Change::Changed(reading(lease)))),
-            Ok(Event::Delete(lease)) => Some(Ok(Change::Gone(reading(lease)))),
-            Err(error) => trouble(Error::from(error)).map(Err),
+            Ok(Event::InitDone) => {
+                initialized = true;
+                None
+            }
+            Ok(Event::Delete(lease)) => Some(Ok(LeaseChange::Deleted(snapshot(lease)))),
+            Err(error) => permanent(Error::from(error)).map(Err),
         };
         future::ready(change)
     }))
 }
 
-/// What of a watch's troubles waiting doesn't help.
-fn trouble(error: Error) -> Option<Failure> {
+/// An error that retries don't help against. Reports all others.
+fn permanent(error: Error) -> Option<CliError> {
     if !error.is_temporary() {
         return Some(error.into());
     }
-    note(format!("{error}; trying again"));
+    note(format!("{error}; retrying"));
     None
 }
 
-/// Shows what happens.
-pub(crate) async fn run(args: Args, session: &Session, screen: &mut Screen) -> Outcome {
-    let mut changes = std::pin::pin!(changes(session, &args.scope, args.name.as_deref()).await?);
+pub(crate) async fn run(args: WatchArgs, session: &Session, printer: &mut Printer) -> CliResult {
+    let mut changes = pin!(changes(session, &args.scope, args.name.as_deref()).await?);
     let mut known: HashMap<String, Lease> = HashMap::new();
     while let Some(change) = changes.next().await {
-        let (reading, said) = match change? {
-            Change::Begun(reading) => {
-                let said = vec![(sentence(&reading), None)];
-                (reading, said)
+        let (snapshot, differences) = match change? {
+            LeaseChange::Initial(snapshot) => {
+                let description = vec![(describe(&snapshot), Style::new())];
+                (snapshot, description)
             }
-            Change::Changed(reading) => {
-                let said = happenings(known.get(&uid(&reading.lease)), &reading);
-                (reading, said)
+            LeaseChange::Changed(snapshot) => {
+                let differences = differences(known.get(&uid(&snapshot.lease)), &snapshot);
+                (snapshot, differences)
             }
-            Change::Gone(reading) => {
-                let said = vec![("gone".to_owned(), Some(Colour::Dim))];
-                (reading, said)
-            }
-            Change::Complete => continue,
+            LeaseChange::Deleted(snapshot) => (snapshot, vec![("deleted".to_owned(), DIMMED)]),
         };
-        let lease = &reading.lease;
+        let lease = &snapshot.lease;
         let mut name = name_of(lease).to_owned();
         if args.scope.all_namespaces {
             name = format!("{}/{name}", lease.metadata.namespace.as_deref().unwrap_or_default());
         }
-        for (what, colour) in said {
-            let time = reading.now.strftime("%H:%M:%SZ").to_string();
-            let line = format!(
-                "{}  {name}  {}",
-                screen.paint(&time, Some(Colour::Dim)),
-                screen.paint(&what, colour)
-            );
-            screen.line(line)?;
+        for (difference, style) in differences {
+            let time = snapshot.now.strftime("%H:%M:%SZ");
+            printer.line(format!("{}  {name}  {}", styled(time, DIMMED), styled(difference, style)))?;
         }
-        known.insert(uid(lease), reading.lease);
+        known.insert(uid(lease), snapshot.lease);
     }
     Ok(())
 }
@@ -142,58 +134,57 @@ fn uid(lease: &Lease) -> String {
     lease.metadata.uid.clone().unwrap_or_default()
 }
 
-/// What happened between two versions of a lease, in words.
-fn happenings(old: Option<&Lease>, new: &Reading) -> Vec<(String, Option<Colour>)> {
+/// The differences between two versions of a lease, in words.
+fn differences(old: Option<&Lease>, new: &LeaseSnapshot) -> Vec<(String, Style)> {
     let state = new.state();
-    let Some(old) = old else { return vec![(sentence(new), Some(colour_of(state)))] };
+    let Some(old) = old else { return vec![(describe(new), state_style(state))] };
     let lease = &new.lease;
-    let before = Reading { lease: old.clone(), now: new.now };
-    let mut said = Vec::new();
-    let mut say = |what: String, colour| said.push((what, colour));
+    let before = LeaseSnapshot { lease: old.clone(), now: new.now };
+    let plain = Style::new();
+    let mut differences = Vec::new();
+    let mut add = |text: String, style| differences.push((text, style));
 
     if state != before.state() {
-        say(
-            match (before.state(), state) {
-                (State::Suspended, State::Granted) => format!("resumed, {}", sentence(new)),
-                _ => sentence(new),
-            },
-            Some(colour_of(state)),
-        );
+        let text = match (before.state(), state) {
+            (SnapshotState::Suspended, SnapshotState::Granted) => format!("resumed, {}", describe(new)),
+            _ => describe(new),
+        };
+        add(text, state_style(state));
     } else if new.granted_ttl() != before.granted_ttl() {
-        say(sentence(new), None);
+        add(describe(new), plain);
     } else if state.is_active()
         && (lease.spec.renew_time != old.spec.renew_time || lease.spec.ttl_seconds != old.spec.ttl_seconds)
     {
-        say("renewed".to_owned(), None);
+        add("renewed".to_owned(), plain);
     }
     if lease.spec.holder != old.spec.holder {
-        say(format!("held by {}", lease.spec.holder.as_deref().unwrap_or("nobody")), None);
+        let holder = lease.spec.holder.as_ref();
+        add(holder.map_or("no holder".to_owned(), |holder| format!("held by {holder}")), plain);
     }
     let condition = |lease: &Lease, name: &str| -> Option<Condition> {
         let conditions = lease.status.iter().flat_map(|status| &status.conditions);
         conditions.into_iter().find(|condition| condition.type_ == name).cloned()
     };
     let changed = |name: &str| {
-        let now = condition(lease, name);
-        let was = condition(old, name);
-        let same = |now: &Condition, was: &Condition| now.status == was.status && now.message == was.message;
-        now.filter(|now| was.is_none_or(|was| !same(now, &was)))
+        let (new, old) = (condition(lease, name), condition(old, name));
+        let same = |new: &Condition, old: &Condition| new.status == old.status && new.message == old.message;
+        new.filter(|new| old.is_none_or(|old| !same(new, &old)))
     };
     if changed(condition::EXPIRING).is_some_and(|expiring| expiring.status == "True") {
-        say("expiring".to_owned(), Some(Colour::Yellow));
+        add("expiring".to_owned(), YELLOW);
     }
     if let Some(released) = changed(condition::RELEASED) {
         match released.status.as_str() {
-            "True" => say("released".to_owned(), None),
-            _ => say(format!("release hindered: {}", released.message), Some(Colour::Red)),
+            "True" => add("released".to_owned(), plain),
+            _ => add(format!("release hindered: {}", released.message), RED),
         }
     }
     let count = |lease: &Lease| lease.status.as_ref().and_then(|status| status.attached).unwrap_or_default();
     if count(lease) != count(old) {
-        let text = attached(Some(count(lease)));
-        say(format!("attached: {}", if text.is_empty() { "nothing" } else { &text }), None);
+        let counts = attached_counts(Some(count(lease)));
+        add(format!("attached: {}", if counts.is_empty() { "nothing" } else { &counts }), plain);
     }
-    said
+    differences
 }
 
 #[cfg(test)]
@@ -217,35 +208,35 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    fn said(new: impl FnOnce(&mut Value)) -> Vec<String> {
-        let new = Reading { lease: lease(new), now: "2026-01-31T12:00:10Z".parse().unwrap() };
-        happenings(Some(&lease(|_| {})), &new).into_iter().map(|(what, _)| what).collect()
+    fn texts(new: impl FnOnce(&mut Value)) -> Vec<String> {
+        let new = LeaseSnapshot { lease: lease(new), now: "2026-01-31T12:00:10Z".parse().unwrap() };
+        differences(Some(&lease(|_| {})), &new).into_iter().map(|(text, _)| text).collect()
     }
 
     #[test]
-    fn each_happening_has_its_word() {
-        assert_eq!(said(|_| {}), Vec::<String>::new());
-        assert_eq!(said(|new| new["spec"]["renewTime"] = json!("2026-01-31T12:00:10Z")), ["renewed"]);
-        assert_eq!(said(|new| new["spec"]["holder"] = json!("bob")), ["held by bob"]);
+    fn each_difference_is_described() {
+        assert_eq!(texts(|_| {}), Vec::<String>::new());
+        assert_eq!(texts(|new| new["spec"]["renewTime"] = json!("2026-01-31T12:00:10Z")), ["renewed"]);
+        assert_eq!(texts(|new| new["spec"]["holder"] = json!("bob")), ["held by bob"]);
         assert_eq!(
-            said(|new| new["status"]["attached"] = json!({"objects": 1, "keys": 2})),
+            texts(|new| new["status"]["attached"] = json!({"objects": 1, "keys": 2})),
             ["attached: 1 object, 2 keys"]
         );
-        assert_eq!(said(|new| new["status"]["grantedTTLSeconds"] = json!(60)), ["granted for 1m, 50s left"]);
+        assert_eq!(texts(|new| new["status"]["grantedTTLSeconds"] = json!(60)), ["granted for 1m, 50s left"]);
         assert_eq!(
-            said(|new| new["metadata"]["deletionTimestamp"] = json!("2026-01-31T12:00:10Z")),
+            texts(|new| new["metadata"]["deletionTimestamp"] = json!("2026-01-31T12:00:10Z")),
             ["being revoked"]
         );
         let ended = |new: &mut Value| {
             new["status"]["endTime"] = json!("2026-01-31T12:00:09.000000Z");
             new["status"]["conditions"][0]["reason"] = json!("Expired");
         };
-        assert_eq!(said(ended), ["expired 1s ago"]);
+        assert_eq!(texts(ended), ["expired 1s ago"]);
         let hindered = |new: &mut Value| {
             let released = json!({"type": "Released", "status": "False", "reason": "Hindered", "message": "immutable",
                                   "lastTransitionTime": "2026-01-31T12:00:00Z"});
             new["status"]["conditions"].as_array_mut().unwrap().push(released);
         };
-        assert_eq!(said(hindered), ["release hindered: immutable"]);
+        assert_eq!(texts(hindered), ["release hindered: immutable"]);
     }
 }

@@ -2,11 +2,11 @@
 //!
 //! - `lessor.dev/lease: NAME` attaches the whole object;
 //! - `key.lessor.dev/KEY: NAME` attaches one key;
-//! - `lessor.dev/keys: '{"KEY": "NAME"}'` does the same for keys that can't be the name of an annotation;
-//! - `lessor.dev/propagation: Foreground` says how a whole object is deleted.
+//! - `lessor.dev/keys: '{"KEY": "NAME"}'` attaches keys that aren't valid in the name of an annotation;
+//! - `lessor.dev/propagation: Foreground` sets the propagation policy of the deletion of a whole object.
 //!
-//! Parsing understands an annotation wholly or not at all. What it doesn't understand is a [`Problem`] and attaches
-//! nothing, so nothing is ever removed on a guess.
+//! An annotation is valid as a whole or not at all. An invalid annotation is an [`AttachmentProblem`] and attaches nothing, so
+//! nothing is removed by mistake.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,48 +16,42 @@ use std::{
 
 use serde::de::{Deserializer, MapAccess, Visitor};
 
+mod annotation;
 mod name;
 mod problem;
 mod propagation;
 #[cfg(test)]
 mod tests;
 
-use name::shortened_to;
+use crate::{
+    pointer::Pointer,
+    shorten::{shortened, shortened_to},
+};
 
-use super::pointer::Pointer;
+pub use annotation::{KEY_PREFIX, KEYS_ANNOTATION, LEASE_ANNOTATION, PROPAGATION_ANNOTATION};
+pub use name::{InvalidKey, InvalidLeaseName, Key, KeyForm, LeaseName};
+pub use problem::{AttachmentProblem, InvalidKeys};
+pub use propagation::Propagation;
 
-pub use name::{Key, KeyFault, KeyForm, LeaseName, NameFault};
-pub use problem::{KeysFault, Problem};
-pub use propagation::{PROPAGATION_ANNOTATION, Propagation};
-
-pub(super) use name::shortened;
-
-/// The annotation that attaches the whole object.
-pub const LEASE_ANNOTATION: &str = "lessor.dev/lease";
-/// What the annotations that attach one key each begin with.
-pub const KEY_PREFIX: &str = "key.lessor.dev/";
-/// The annotation that attaches keys as a JSON object.
-pub const KEYS_ANNOTATION: &str = "lessor.dev/keys";
-
-/// What an object's annotations attach to leases.
+/// What the annotations of an object attach to leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Attachments {
     /// The lease whose end deletes the whole object.
     pub whole: Option<LeaseName>,
     /// The lease whose end removes each key.
     pub keys: BTreeMap<Key, LeaseName>,
-    /// How the whole object is deleted.
+    /// The propagation policy of the deletion of the whole object.
     pub propagation: Propagation,
-    /// What could not be understood, and so attaches nothing.
-    pub problems: Vec<Problem>,
+    /// Why annotations attach nothing.
+    pub problems: Vec<AttachmentProblem>,
 }
 
 impl Attachments {
-    /// Reads the annotations of an object whose keys have the form `form`.
+    /// Parses the annotations of an object whose keys have the form `form`.
     ///
     /// # Guarantees
     ///
-    /// An object without any of our annotations costs a look into the map, and no allocation.
+    /// For an object without annotations of lessor.dev, it allocates nothing.
     pub fn parse(annotations: &BTreeMap<String, String>, form: KeyForm) -> Self {
         let mut attachments = Self::default();
         match Propagation::parse(annotations) {
@@ -67,7 +61,7 @@ impl Attachments {
         if let Some(name) = annotations.get(LEASE_ANNOTATION) {
             match LeaseName::parse(name) {
                 Ok(name) => attachments.whole = Some(name),
-                Err(fault) => attachments.problems.push(bad_lease_name(LEASE_ANNOTATION, name, fault)),
+                Err(reason) => attachments.problems.push(invalid_lease_name(LEASE_ANNOTATION, name, reason)),
             }
         }
         for (annotation, key, name) in key_annotations(annotations) {
@@ -81,7 +75,7 @@ impl Attachments {
         if let Some(json) = annotations.get(KEYS_ANNOTATION) {
             match parse_keys(json, form) {
                 Ok(mut keys) => {
-                    // A key's own annotation that can't be read names another lease than this one, for all we know.
+                    // If the key's own annotation is invalid, it may have been meant for another lease than this one.
                     for (_, key, _) in key_annotations(annotations) {
                         if !attachments.keys.contains_key(key) {
                             keys.remove(key);
@@ -89,28 +83,28 @@ impl Attachments {
                     }
                     attachments.merge(keys);
                 }
-                Err(fault) => attachments.problems.push(Problem::BadKeys { fault }),
+                Err(reason) => attachments.problems.push(AttachmentProblem::InvalidKeys { reason }),
             }
         }
         attachments
     }
 
-    /// Whether nothing is attached and nothing is wrong.
+    /// Whether there are neither attachments nor problems.
     pub fn is_empty(&self) -> bool {
         self.whole.is_none() && self.keys.is_empty() && self.problems.is_empty()
     }
 
-    /// The keys that go when `lease` ends.
+    /// The keys that are removed when `lease` ends.
     pub fn keys_of<'a>(&'a self, lease: &'a LeaseName) -> impl Iterator<Item = &'a Key> {
         self.keys.iter().filter(move |(_, owner)| *owner == lease).map(|(key, _)| key)
     }
 
-    /// Adds what `lessor.dev/keys` attaches to what the keys' own annotations attach.
+    /// Adds the keys of `lessor.dev/keys` to those of the keys' own annotations.
     fn merge(&mut self, keys: BTreeMap<Key, LeaseName>) {
         for (key, other) in keys {
             match self.keys.get(&key) {
                 Some(one) if *one != other => {
-                    self.problems.push(Problem::TwoLeases {
+                    self.problems.push(AttachmentProblem::TwoLeases {
                         key: key.to_string(),
                         one: shortened(one.as_str()),
                         other: shortened(other.as_str()),
@@ -125,10 +119,10 @@ impl Attachments {
     }
 }
 
-/// What has to become of an object's annotations when `gone` keys of it are removed: a new value, or `None` for "remove".
+/// The changes to an object's annotations when the keys `gone` are removed: a new value, or `None` to remove the annotation.
 ///
-/// Only the attachments of those keys go. Of `gone`, a key that these annotations don't attach changes nothing. Where
-/// `lessor.dev/keys` has to be rewritten, its keys are in order and it has no spaces.
+/// Only attachments of these keys are changed; a key that isn't attached has no effect. A rewritten `lessor.dev/keys` has
+/// its keys in order, and no spaces.
 pub fn annotations_after(
     annotations: &BTreeMap<String, String>,
     form: KeyForm,
@@ -177,40 +171,41 @@ fn parse_key_annotation(
     key: &str,
     name: &str,
     form: KeyForm,
-) -> Result<(Key, LeaseName), Problem> {
+) -> Result<(Key, LeaseName), AttachmentProblem> {
     let key = match form {
         KeyForm::Data => Key::parse(key, form),
-        KeyForm::Pointer => Err(KeyFault::NeedsPointer),
+        KeyForm::Pointer => Err(InvalidKey::NeedsPointer),
     };
-    let key = key.map_err(|fault| Problem::BadKey { annotation: shortened(annotation), fault })?;
-    let lease = LeaseName::parse(name).map_err(|fault| bad_lease_name(annotation, name, fault))?;
+    let key =
+        key.map_err(|reason| AttachmentProblem::InvalidKey { annotation: shortened(annotation), reason })?;
+    let lease = LeaseName::parse(name).map_err(|reason| invalid_lease_name(annotation, name, reason))?;
     Ok((key, lease))
 }
 
-fn bad_lease_name(annotation: &str, value: &str, fault: NameFault) -> Problem {
-    Problem::BadLeaseName { annotation: shortened(annotation), value: shortened(value), fault }
+fn invalid_lease_name(annotation: &str, value: &str, reason: InvalidLeaseName) -> AttachmentProblem {
+    AttachmentProblem::InvalidLeaseName { annotation: shortened(annotation), value: shortened(value), reason }
 }
 
-/// Reads the value of `lessor.dev/keys`, wholly or not at all.
-fn parse_keys(json: &str, form: KeyForm) -> Result<BTreeMap<Key, LeaseName>, KeysFault> {
-    let Entries(entries) = serde_json::from_str(json).map_err(|error| KeysFault::NotJson {
+/// Parses the value of `lessor.dev/keys`, as a whole or not at all.
+fn parse_keys(json: &str, form: KeyForm) -> Result<BTreeMap<Key, LeaseName>, InvalidKeys> {
+    let Entries(entries) = serde_json::from_str(json).map_err(|error| InvalidKeys::NotJson {
         value: shortened(json),
-        // The parser may repeat a value of any length in front of the place where it stumbled.
+        // The parser's message may contain a value of any length.
         error: shortened_to(200, &error.to_string()),
     })?;
     if entries.is_empty() {
-        return Err(KeysFault::Empty);
+        return Err(InvalidKeys::Empty);
     }
     let mut keys = BTreeMap::new();
     for (key, name) in &entries {
         let parsed = Key::parse(key, form)?;
-        let lease = LeaseName::parse(name).map_err(|fault| KeysFault::BadLeaseName {
+        let lease = LeaseName::parse(name).map_err(|reason| InvalidKeys::InvalidLeaseName {
             key: shortened(key),
             value: shortened(name),
-            fault,
+            reason,
         })?;
         if keys.insert(parsed, lease).is_some() {
-            return Err(KeysFault::TwiceNamed(shortened(key)));
+            return Err(InvalidKeys::DuplicateKey(shortened(key)));
         }
     }
     if form == KeyForm::Pointer {
@@ -219,14 +214,14 @@ fn parse_keys(json: &str, form: KeyForm) -> Result<BTreeMap<Key, LeaseName>, Key
     Ok(keys)
 }
 
-fn refuse_nested(keys: &BTreeMap<Key, LeaseName>) -> Result<(), KeysFault> {
+fn refuse_nested(keys: &BTreeMap<Key, LeaseName>) -> Result<(), InvalidKeys> {
     let pointers: Result<BTreeSet<Pointer>, _> =
         keys.keys().map(|key| Pointer::parse(key.as_str())).collect();
-    let pointers = pointers.map_err(KeyFault::from)?;
-    // In the order of pointers, whatever lies inside one comes right behind it.
+    let pointers = pointers.map_err(InvalidKey::from)?;
+    // A pointer sorts directly before those inside it.
     for (outer, inner) in pointers.iter().zip(pointers.iter().skip(1)) {
         if outer.contains(inner) {
-            return Err(KeysFault::Nested {
+            return Err(InvalidKeys::Nested {
                 outer: shortened(outer.as_str()),
                 inner: shortened(inner.as_str()),
             });
@@ -235,7 +230,7 @@ fn refuse_nested(keys: &BTreeMap<Key, LeaseName>) -> Result<(), KeysFault> {
     Ok(())
 }
 
-/// The members of a JSON object in their order, those of one name too: a map would keep the last of them only.
+/// The members of a JSON object in their order, with duplicates, of which a map would keep only the last.
 struct Entries(Vec<(String, String)>);
 
 impl<'de> serde::Deserialize<'de> for Entries {

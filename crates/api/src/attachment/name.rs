@@ -1,21 +1,22 @@
-//! Names of leases, and keys of objects: what they may look like.
+//! Lease names and keys of objects.
 
 use std::{borrow::Borrow, fmt, sync::Arc};
 
-use super::{KEYS_ANNOTATION, Pointer};
-use crate::pointer::PointerError;
+use super::annotation::KEYS_ANNOTATION;
+use crate::{
+    pointer::{InvalidPointer, Pointer},
+    shorten::shortened,
+};
 
-/// The longest name of an object, and of a key of a ConfigMap or Secret.
+/// The longest name of an object, and the longest key of a ConfigMap or Secret, in bytes.
 const MAX_NAME_LENGTH: usize = 253;
-/// How much of a value a message shows, in bytes.
-const SHOWN: usize = 60;
 
-/// What the keys of an object are: it depends on the object's kind.
+/// The form of an object's keys, which depends on its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyForm {
-    /// ConfigMap and Secret: keys of `data` and `binaryData`.
+    /// Keys of `data` and `binaryData`: ConfigMaps and Secrets.
     Data,
-    /// Any other kind: JSON pointers to members.
+    /// JSON Pointers to members: all other kinds.
     Pointer,
 }
 
@@ -33,64 +34,64 @@ impl KeyForm {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseName(Arc<str>);
 
-/// A key of an object: a key of its `data`, or a JSON pointer (which begins with a slash).
+/// A key of an object: a key of its `data`, or a JSON Pointer (which begins with a slash).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
-/// What is wrong with the name of a lease.
+/// Why a lease name is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum NameFault {
-    /// There is none.
-    #[error("it is empty; write the name of a lease in the same namespace, like \"session-42\"")]
+pub enum InvalidLeaseName {
+    /// It is empty.
+    #[error("it is empty; use the name of a lease in the same namespace, like \"session-42\"")]
     Empty,
     /// It is too long.
-    #[error("it has {0} bytes and names have at most {MAX_NAME_LENGTH}; write one like \"session-42\"")]
+    #[error("it has {0} bytes, and at most {MAX_NAME_LENGTH} are allowed; use a name like \"session-42\"")]
     TooLong(usize),
-    /// It has a character that no name has, or one in the wrong place.
+    /// It is no DNS subdomain.
     #[error(
-        "names have lower case letters, digits, \"-\" and \".\", and begin and end with a letter or digit, \
+        "lease names consist of lower case letters, digits, \"-\" and \".\", and begin and end with a letter or digit, \
          like \"session-42\""
     )]
-    BadCharacter,
+    NotASubdomain,
 }
 
-/// What is wrong with a key.
+/// Why a key is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum KeyFault {
-    /// No key of `data` can be called so.
+pub enum InvalidKey {
+    /// ConfigMaps and Secrets allow no such key.
     #[error(
-        "{0:?} can be no key of a ConfigMap or Secret: those have letters, digits, \"-\", \"_\" and \".\", at most \
-         {MAX_NAME_LENGTH}, like \"session-42.token\""
+        "invalid key {0:?}: keys of ConfigMaps and Secrets consist of at most {MAX_NAME_LENGTH} letters, digits, \"-\", \"_\" \
+         and \".\", like \"session-42.token\""
     )]
-    NotOfData(String),
-    /// No member can be removed by this pointer.
+    NotADataKey(String),
+    /// The pointer is invalid, or its member is protected.
     #[error(transparent)]
-    Pointer(#[from] PointerError),
-    /// An annotation's name can't hold a pointer.
+    Pointer(#[from] InvalidPointer),
+    /// The kind has no `data`, and the name of an annotation can't contain a pointer.
     #[error(
-        "this kind has no keys of data; name a member by a JSON pointer, like {KEYS_ANNOTATION}: \
+        "this kind has no data; attach a member by a JSON pointer, like {KEYS_ANNOTATION}: \
          '{{\"/spec/suspend\": \"session-42\"}}'"
     )]
     NeedsPointer,
 }
 
 impl LeaseName {
-    /// The name, shared with this.
+    /// The name, without a copy.
     pub fn shared(&self) -> Arc<str> {
         self.0.clone()
     }
 
-    /// Reads the name of a lease: a DNS subdomain, as the API server demands of any object's name.
+    /// Parses a lease name: a DNS subdomain, like any object's name.
     ///
     /// # Errors
     ///
-    /// Says what is wrong with `name`.
-    pub fn parse(name: &str) -> Result<Self, NameFault> {
+    /// Why `name` is invalid.
+    pub fn parse(name: &str) -> Result<Self, InvalidLeaseName> {
         if name.is_empty() {
-            return Err(NameFault::Empty);
+            return Err(InvalidLeaseName::Empty);
         }
         if name.len() > MAX_NAME_LENGTH {
-            return Err(NameFault::TooLong(name.len()));
+            return Err(InvalidLeaseName::TooLong(name.len()));
         }
         let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         let is_label = |label: &str| {
@@ -99,7 +100,11 @@ impl LeaseName {
                 && bytes.first().is_some_and(|byte| is_alphanumeric(*byte))
                 && bytes.last().is_some_and(|byte| is_alphanumeric(*byte))
         };
-        if name.split('.').all(is_label) { Ok(Self(name.into())) } else { Err(NameFault::BadCharacter) }
+        if name.split('.').all(is_label) {
+            Ok(Self(name.into()))
+        } else {
+            Err(InvalidLeaseName::NotASubdomain)
+        }
     }
 
     /// The name as text.
@@ -109,15 +114,15 @@ impl LeaseName {
 }
 
 impl Key {
-    /// Reads a key of an object whose keys have the form `form`.
+    /// Parses a key of the form `form`.
     ///
     /// # Errors
     ///
-    /// Says what is wrong with `key` and shows how it would be right.
-    pub fn parse(key: &str, form: KeyForm) -> Result<Self, KeyFault> {
+    /// Why `key` is invalid.
+    pub fn parse(key: &str, form: KeyForm) -> Result<Self, InvalidKey> {
         match form {
             KeyForm::Data if is_data_key(key) => Ok(Self(key.into())),
-            KeyForm::Data => Err(KeyFault::NotOfData(shortened(key))),
+            KeyForm::Data => Err(InvalidKey::NotADataKey(shortened(key))),
             KeyForm::Pointer => Ok(Pointer::parse(key).map(|pointer| Self(pointer.as_str().into()))?),
         }
     }
@@ -128,25 +133,13 @@ impl Key {
     }
 }
 
-/// Whether the API server takes `key` as a key of a ConfigMap's or Secret's data.
+/// Whether the API server accepts `key` as a key of a ConfigMap's or Secret's data.
 fn is_data_key(key: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     (1..=MAX_NAME_LENGTH).contains(&key.len())
         && key.bytes().all(is_allowed)
         && key != "."
         && !key.starts_with("..")
-}
-
-/// A text as a message shows it: cut, if it is long, where a character ends.
-pub(crate) fn shortened(text: &str) -> String {
-    shortened_to(SHOWN, text)
-}
-
-pub(super) fn shortened_to(bytes: usize, text: &str) -> String {
-    if text.len() <= bytes {
-        return text.to_owned();
-    }
-    format!("{}…", &text[..text.floor_char_boundary(bytes)])
 }
 
 macro_rules! text {

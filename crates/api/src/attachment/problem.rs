@@ -1,93 +1,96 @@
-//! What annotations can get wrong, in words that show what would be right.
+//! Errors in annotations, each with an example of a correct value.
 
-use super::{KEY_PREFIX, KEYS_ANNOTATION, KeyFault, NameFault, PROPAGATION_ANNOTATION};
+use super::{
+    annotation::{KEY_PREFIX, KEYS_ANNOTATION, PROPAGATION_ANNOTATION},
+    name::{InvalidKey, InvalidLeaseName},
+};
 
-/// An annotation, or a key named by annotations, that attaches nothing, and why.
+/// Why an annotation, or a key in it, attaches nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Problem {
-    /// The value names no lease.
-    #[error("annotation {annotation:?} is {value:?}, which is no name of a lease: {fault}")]
-    BadLeaseName {
+pub enum AttachmentProblem {
+    /// The value is no lease name.
+    #[error("annotation {annotation:?} has the invalid lease name {value:?}: {reason}")]
+    InvalidLeaseName {
         /// The annotation, shortened.
         annotation: String,
         /// Its value, shortened.
         value: String,
-        /// What is wrong, and what would be right.
-        fault: NameFault,
+        /// Why it is invalid.
+        reason: InvalidLeaseName,
     },
-    /// What follows `key.lessor.dev/` names no key that an object of this kind can have.
-    #[error("annotation {annotation:?} names no key: {fault}")]
-    BadKey {
+    /// The part after `key.lessor.dev/` is no key of an object of this kind.
+    #[error("annotation {annotation:?} has an invalid key: {reason}")]
+    InvalidKey {
         /// The annotation, shortened.
         annotation: String,
-        /// What is wrong, and what would be right.
-        fault: KeyFault,
+        /// Why it is invalid.
+        reason: InvalidKey,
     },
-    /// `lessor.dev/keys` is void as a whole.
-    #[error("annotation \"{KEYS_ANNOTATION}\" attaches nothing: {fault}")]
-    BadKeys {
-        /// The first thing that is wrong, and what would be right.
-        fault: KeysFault,
+    /// `lessor.dev/keys` is invalid as a whole.
+    #[error("annotation \"{KEYS_ANNOTATION}\" attaches nothing: {reason}")]
+    InvalidKeys {
+        /// The first reason.
+        reason: InvalidKeys,
     },
     /// Two annotations attach one key to different leases.
     #[error(
         "key {key:?} is attached to lease {one:?} by annotation \"{KEY_PREFIX}{key}\" and to lease {other:?} by annotation \
-         \"{KEYS_ANNOTATION}\": it stays as it is until one of them is removed"
+         \"{KEYS_ANNOTATION}\": remove one of them; until then the key stays as it is"
     )]
     TwoLeases {
         /// The key.
         key: String,
-        /// The lease named by the key's own annotation.
+        /// The lease in the key's own annotation.
         one: String,
-        /// The lease named by `lessor.dev/keys`.
+        /// The lease in `lessor.dev/keys`.
         other: String,
     },
-    /// How the object would be deleted can't be understood, so it isn't touched at all.
+    /// The propagation policy is unknown, so nothing of the object is removed.
     #[error(
-        "annotation \"{PROPAGATION_ANNOTATION}\" is {value:?}: write \"Background\", \"Foreground\" or \"Orphan\", or remove \
-         it; until then the object isn't touched"
+        "annotation \"{PROPAGATION_ANNOTATION}\" has the invalid value {value:?}: use \"Background\", \"Foreground\" or \
+         \"Orphan\", or remove it; until then the object stays as it is"
     )]
-    BadPropagation {
+    InvalidPropagation {
         /// Its value, shortened.
         value: String,
     },
 }
 
-/// Why `lessor.dev/keys` is void.
+/// Why `lessor.dev/keys` is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum KeysFault {
+pub enum InvalidKeys {
     /// It is no JSON object whose values are strings.
     #[error(
-        "{value:?} is no JSON object of keys and names of leases ({error}); write it like '{}'",
+        "{value:?} is not a JSON object from keys to lease names ({error}); use one like '{}'",
         r#"{"KEY": "session-42"}"#
     )]
     NotJson {
         /// The value, shortened.
         value: String,
-        /// What the JSON parser says.
+        /// The JSON parser's error.
         error: String,
     },
-    /// It names no key.
-    #[error("it names no key; write it like '{}', or remove it", r#"{"KEY": "session-42"}"#)]
+    /// It has no key.
+    #[error("it has no keys; use a value like '{}', or remove it", r#"{"KEY": "session-42"}"#)]
     Empty,
-    /// It names a key twice.
-    #[error("it names the key {0:?} twice; leave one of them")]
-    TwiceNamed(String),
-    /// It names something that is no key.
+    /// It has a key twice.
+    #[error("it has the key {0:?} twice; keep one of them")]
+    DuplicateKey(String),
+    /// It has an invalid key.
     #[error(transparent)]
-    BadKey(#[from] KeyFault),
-    /// It gives a key something that is no name of a lease.
-    #[error("key {key:?} has {value:?}, which is no name of a lease: {fault}")]
-    BadLeaseName {
+    InvalidKey(#[from] InvalidKey),
+    /// It maps a key to an invalid lease name.
+    #[error("key {key:?} has the invalid lease name {value:?}: {reason}")]
+    InvalidLeaseName {
         /// The key, shortened.
         key: String,
         /// Its value, shortened.
         value: String,
-        /// What is wrong, and what would be right.
-        fault: NameFault,
+        /// Why it is invalid.
+        reason: InvalidLeaseName,
     },
     /// One pointer lies inside another.
-    #[error("{inner:?} lies inside {outer:?}; leave one of them")]
+    #[error("{inner:?} lies inside {outer:?}; keep one of them")]
     Nested {
         /// The pointer to the whole.
         outer: String,
@@ -96,15 +99,15 @@ pub enum KeysFault {
     },
 }
 
-impl Problem {
-    /// One word for it: the reason of an Event, or the label of a metric.
+impl AttachmentProblem {
+    /// The problem in one word: the reason of an Event, and a label of a metric.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::BadLeaseName { .. } => "BadLeaseName",
-            Self::BadKey { .. } => "BadKey",
-            Self::BadKeys { .. } => "BadKeys",
+            Self::InvalidLeaseName { .. } => "InvalidLeaseName",
+            Self::InvalidKey { .. } => "InvalidKey",
+            Self::InvalidKeys { .. } => "InvalidKeys",
             Self::TwoLeases { .. } => "TwoLeases",
-            Self::BadPropagation { .. } => "BadPropagation",
+            Self::InvalidPropagation { .. } => "InvalidPropagation",
         }
     }
 }

@@ -1,36 +1,34 @@
-//! What becomes of the dependents of an object that is deleted with its lease.
+//! The propagation policy of a deletion.
 
 use std::collections::BTreeMap;
 
-use super::{Problem, shortened};
+use super::{annotation::PROPAGATION_ANNOTATION, problem::AttachmentProblem};
+use crate::shorten::shortened;
 
-/// The annotation that says what becomes of an object's dependents.
-pub const PROPAGATION_ANNOTATION: &str = "lessor.dev/propagation";
-
-/// What becomes of the objects that an attached object owns, in the words of Kubernetes.
+/// How the dependents of an attached object are deleted: the propagation policies of Kubernetes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Propagation {
-    /// They go after it.
+    /// They are deleted after it.
     #[default]
     Background,
-    /// They go before it.
+    /// They are deleted before it.
     Foreground,
-    /// They stay.
+    /// They are kept.
     Orphan,
 }
 
 impl Propagation {
-    /// Reads it from the annotations of an object; without the annotation it is [`Background`](Self::Background).
+    /// Parses the annotation; the default is [`Background`](Self::Background).
     ///
     /// # Errors
     ///
-    /// [`Problem::BadPropagation`]
-    pub fn parse(annotations: &BTreeMap<String, String>) -> Result<Self, Problem> {
+    /// [`AttachmentProblem::InvalidPropagation`]
+    pub fn parse(annotations: &BTreeMap<String, String>) -> Result<Self, AttachmentProblem> {
         match annotations.get(PROPAGATION_ANNOTATION).map(String::as_str) {
             None | Some("Background") => Ok(Self::Background),
             Some("Foreground") => Ok(Self::Foreground),
             Some("Orphan") => Ok(Self::Orphan),
-            Some(other) => Err(Problem::BadPropagation { value: shortened(other) }),
+            Some(other) => Err(AttachmentProblem::InvalidPropagation { value: shortened(other) }),
         }
     }
 }

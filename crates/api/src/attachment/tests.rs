@@ -49,7 +49,7 @@ fn the_lease_annotation_attaches_the_whole_object() {
 }
 
 #[test]
-fn how_an_object_is_deleted_is_understood_or_it_is_not_touched() {
+fn an_object_with_an_unknown_propagation_policy_stays_as_it_is() {
     let with = |propagation| {
         data(&[("lessor.dev/lease", "a"), ("key.lessor.dev/k", "b"), (PROPAGATION_ANNOTATION, propagation)])
     };
@@ -63,7 +63,7 @@ fn how_an_object_is_deleted_is_understood_or_it_is_not_touched() {
 }
 
 #[test]
-fn keys_of_one_object_go_with_leases_of_their_own() {
+fn keys_of_one_object_are_attached_to_different_leases() {
     let attachments = data(&[
         ("key.lessor.dev/a", "one"),
         ("key.lessor.dev/b.c_d-E", "two"),
@@ -74,14 +74,14 @@ fn keys_of_one_object_go_with_leases_of_their_own() {
 }
 
 #[test]
-fn keys_and_whole_do_not_change_each_other() {
+fn attachments_of_keys_and_of_the_whole_object_are_independent() {
     let attachments = data(&[("key.lessor.dev/a", "one"), ("lessor.dev/lease", "two")]);
     assert_eq!(attachments.whole.as_ref().map(LeaseName::as_str), Some("two"));
     assert_eq!(keys(&attachments), [("a", "one")]);
 }
 
 #[test]
-fn a_key_that_two_annotations_give_to_different_leases_is_void_and_others_are_not() {
+fn a_key_that_two_annotations_attach_to_different_leases_is_attached_to_neither() {
     let attachments = data(&[("key.lessor.dev/a", "one"), ("lessor.dev/keys", r#"{"a":"two","b":"two"}"#)]);
     assert_eq!(keys(&attachments), [("b", "two")]);
     let message = attachments.problems[0].to_string();
@@ -91,7 +91,7 @@ fn a_key_that_two_annotations_give_to_different_leases_is_void_and_others_are_no
 }
 
 #[test]
-fn a_key_whose_own_annotation_is_bad_is_not_attached_by_the_other_form() {
+fn a_key_with_an_invalid_annotation_of_its_own_is_not_attached_by_the_other_form() {
     let attachments =
         data(&[("key.lessor.dev/a", "Not A Lease"), ("lessor.dev/keys", r#"{"a":"two","b":"two"}"#)]);
     assert_eq!(keys(&attachments), [("b", "two")]);
@@ -99,7 +99,7 @@ fn a_key_whose_own_annotation_is_bad_is_not_attached_by_the_other_form() {
 }
 
 #[test]
-fn a_bad_lease_name_attaches_nothing_and_the_message_shows_a_good_one() {
+fn an_invalid_lease_name_attaches_nothing_and_the_message_has_an_example() {
     let long = "x".repeat(10 * 1024);
     let names =
         ["", " ", "a b", "a/b", "Upper", "-a", "a-", "a..b", ".", "ü", "a_b", "session-42 ", long.as_str()];
@@ -115,7 +115,7 @@ fn a_bad_lease_name_attaches_nothing_and_the_message_shows_a_good_one() {
 #[test]
 fn lease_names_have_at_most_253_bytes() {
     assert!(LeaseName::parse(&"a".repeat(253)).is_ok());
-    assert_eq!(LeaseName::parse(&"a".repeat(254)), Err(NameFault::TooLong(254)));
+    assert_eq!(LeaseName::parse(&"a".repeat(254)), Err(InvalidLeaseName::TooLong(254)));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_long_value_is_cut_where_a_character_ends() {
 }
 
 #[test]
-fn what_is_wrong_fits_into_an_event_however_long_and_strange_it_is() {
+fn a_problem_fits_into_an_event_however_long_the_annotation() {
     let strange = "\u{1}".repeat(10 * 1024);
     let json = serde_json::json!({ "k": [&strange], &strange: &strange }).to_string();
     let own_annotation = format!("{KEY_PREFIX}{strange}");
@@ -158,7 +158,7 @@ fn only_configmaps_and_secrets_have_keys_of_data() {
 fn a_key_that_no_configmap_can_have_is_refused() {
     for key in ["", "a b", "a/b", ".", "..", "..a", "ä", &"k".repeat(254)] {
         let message = refused(&data(&[(&format!("{KEY_PREFIX}{key}"), "one")]));
-        assert!(message.contains("names no key"), "{message}");
+        assert!(message.contains("invalid key"), "{message}");
         let json = serde_json::json!({ key: "one" }).to_string();
         refused(&data(&[(KEYS_ANNOTATION, &json)]));
     }
@@ -166,7 +166,7 @@ fn a_key_that_no_configmap_can_have_is_refused() {
 }
 
 #[test]
-fn one_bad_entry_voids_the_whole_keys_annotation() {
+fn one_invalid_entry_makes_the_whole_keys_annotation_invalid() {
     for json in [
         r#"{"a":"one","b":"Two"}"#,
         r#"{"a":"one","b":""}"#,
@@ -182,17 +182,17 @@ fn one_bad_entry_voids_the_whole_keys_annotation() {
 }
 
 #[test]
-fn a_key_named_twice_voids_the_whole_keys_annotation_even_with_the_same_lease() {
+fn a_duplicate_key_makes_the_keys_annotation_invalid_even_with_the_same_lease() {
     for json in
         [r#"{"a":"one","b":"x","a":"two"}"#, r#"{"a":"one","a":"one"}"#, r#"{"a":"one","\u0061":"one"}"#]
     {
         let message = refused(&data(&[(KEYS_ANNOTATION, json)]));
-        assert!(message.contains(r#"names the key "a" twice"#), "{message}");
+        assert!(message.contains(r#"has the key "a" twice"#), "{message}");
     }
 }
 
 #[test]
-fn what_is_no_json_object_attaches_nothing() {
+fn a_keys_annotation_that_is_no_json_object_attaches_nothing() {
     let deep = format!("{}{}", "[".repeat(5000), "]".repeat(5000));
     for json in [
         "",
@@ -211,11 +211,11 @@ fn what_is_no_json_object_attaches_nothing() {
         let message = refused(&data(&[(KEYS_ANNOTATION, json)]));
         assert!(message.contains(r#"{"KEY": "session-42"}"#), "{message}");
     }
-    assert!(refused(&data(&[(KEYS_ANNOTATION, "{}")])).contains("names no key"));
+    assert!(refused(&data(&[(KEYS_ANNOTATION, "{}")])).contains("has no keys"));
 }
 
 #[test]
-fn a_void_keys_annotation_leaves_the_others_alone() {
+fn an_invalid_keys_annotation_affects_no_other_annotation() {
     let attachments =
         data(&[("key.lessor.dev/a", "one"), ("lessor.dev/lease", "two"), (KEYS_ANNOTATION, "oops")]);
     assert_eq!(keys(&attachments), [("a", "one")]);
@@ -233,7 +233,7 @@ fn keys_of_other_kinds_are_json_pointers() {
 }
 
 #[test]
-fn pointers_inside_one_another_are_void_both() {
+fn a_pointer_inside_another_makes_the_keys_annotation_invalid() {
     let message = refused(&pointers(r#"{"/spec/a":"one","/spec/a-b":"one","/spec/a/b":"two"}"#));
     assert!(message.contains(r#""/spec/a/b" lies inside "/spec/a""#), "{message}");
     assert_eq!(pointers(r#"{"/spec/a":"one","/spec/a-b":"one","/spec/ab":"two"}"#).keys.len(), 3);
@@ -258,7 +258,7 @@ fn removing_a_key_removes_its_attachment_in_both_forms_and_no_other() {
 }
 
 #[test]
-fn the_last_key_takes_the_keys_annotation_with_it() {
+fn removing_the_last_key_removes_the_keys_annotation() {
     let before = map(&[("lessor.dev/keys", r#"{"a":"one"}"#)]);
     let gone = [data_key("a")].into();
     assert_eq!(
@@ -268,7 +268,7 @@ fn the_last_key_takes_the_keys_annotation_with_it() {
 }
 
 #[test]
-fn a_key_that_is_void_keeps_its_annotations() {
+fn the_annotations_of_a_key_with_a_problem_are_kept() {
     let before = map(&[("key.lessor.dev/a", "one"), ("lessor.dev/keys", r#"{"a":"two","b":"two"}"#)]);
     let gone = [data_key("a")].into();
     assert!(annotations_after(&before, KeyForm::Data, &gone).is_empty());
@@ -325,7 +325,7 @@ fn form() -> impl Strategy<Value = KeyForm> {
 
 proptest! {
     #[test]
-    fn whatever_the_annotations_say_each_is_understood_or_reported(annotations in annotations(), form in form()) {
+    fn each_annotation_is_parsed_or_reported(annotations in annotations(), form in form()) {
         let attachments = Attachments::parse(&annotations, form);
         for problem in &attachments.problems {
             // What fits into an Event.
@@ -346,7 +346,7 @@ proptest! {
     }
 
     #[test]
-    fn the_keys_annotation_is_understood_wholly_or_not_at_all(entries in entries(), form in form()) {
+    fn the_keys_annotation_is_valid_as_a_whole_or_not_at_all(entries in entries(), form in form()) {
         let annotations = map(&[(KEYS_ANNOTATION, &json(&entries))]);
         let attachments = Attachments::parse(&annotations, form);
         if attachments.problems.is_empty() {
@@ -359,7 +359,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read_back(entries in entries(), form in form()) {
+    fn keys_survive_serialization_and_parsing(entries in entries(), form in form()) {
         let attached: BTreeMap<Key, LeaseName> = entries
             .iter()
             .filter_map(|(key, name)| Some((Key::parse(key, form).ok()?, LeaseName::parse(name).ok()?)))

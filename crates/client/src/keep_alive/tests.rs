@@ -1,4 +1,4 @@
-//! Keeping a lease of a server that is played here, in time that is played too.
+//! Keeping a lease of a simulated server alive, in simulated time.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until};
 use tower::service_fn;
 
-use super::{super::LeaseClient, *};
+use super::{super::client::LeaseClient, *};
 
 const SECOND: Duration = Duration::from_secs(1);
 const TTL: Duration = Duration::from_secs(30);
@@ -28,26 +28,26 @@ struct Fate {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
-    Answered,
-    /// It never arrives, and no answer ever comes.
-    Lost,
-    /// It arrives, and no answer ever comes.
-    AnswerLost,
+    Completed,
+    /// It never arrives.
+    RequestLost,
+    /// It arrives, and its response is lost.
+    ResponseLost,
     /// The server refuses it with this code.
     Refused(u16),
 }
 
-const GOOD: Fate = Fate { before: Duration::ZERO, after: Duration::ZERO, end: End::Answered };
+const GOOD: Fate = Fate { before: Duration::ZERO, after: Duration::ZERO, end: End::Completed };
 
 fn refused(code: u16) -> Fate {
     Fate { end: End::Refused(code), ..GOOD }
 }
 
 fn lost() -> Fate {
-    Fate { end: End::Lost, ..GOOD }
+    Fate { end: End::RequestLost, ..GOOD }
 }
 
-/// A server with one lease, which it ends when its time is over.
+/// A server with one lease, which expires at its deadline.
 #[derive(Debug)]
 struct Server {
     start: Instant,
@@ -126,7 +126,7 @@ impl Server {
         )
     }
 
-    /// The server's wall clock, as answers have it.
+    /// The value of `Date`.
     fn date(&self) -> String {
         let seconds = self.start.elapsed().as_secs();
         format!("Sat, 31 Jan 2026 12:{:02}:{:02} GMT", seconds / 60 % 60, seconds % 60)
@@ -147,17 +147,17 @@ fn client(server: &Arc<Mutex<Server>>) -> LeaseClient {
             };
             sleep(fate.before).await;
             let (code, body) = match fate.end {
-                End::Lost => future::pending().await,
+                End::RequestLost => future::pending().await,
                 End::Refused(code) => (code, json!({"code": code, "message": "out of order"})),
-                End::Answered | End::AnswerLost => server.lock().accept(&patch),
+                End::Completed | End::ResponseLost => server.lock().accept(&patch),
             };
-            if fate.end == End::AnswerLost {
+            if fate.end == End::ResponseLost {
                 future::pending::<()>().await;
             }
             let date = server.lock().date();
             sleep(fate.after).await;
-            let answer = Response::builder().status(code).header("Date", date).header("Retry-After", "60");
-            Ok::<_, tower::BoxError>(answer.body(Body::from(body.to_string().into_bytes()))?)
+            let response = Response::builder().status(code).header("Date", date).header("Retry-After", "60");
+            Ok::<_, tower::BoxError>(response.body(Body::from(body.to_string().into_bytes()))?)
         }
     });
     LeaseClient::new(Client::new(service, "default"), "default")
@@ -165,12 +165,12 @@ fn client(server: &Arc<Mutex<Server>>) -> LeaseClient {
 
 /// A lease that is kept alive from now on.
 async fn kept(server: &Arc<Mutex<Server>>) -> KeepAlive {
-    kept_with(server, Pace::default()).await
+    kept_with(server, KeepAliveOptions::default()).await
 }
 
-async fn kept_with(server: &Arc<Mutex<Server>>, pace: Pace) -> KeepAlive {
+async fn kept_with(server: &Arc<Mutex<Server>>, options: KeepAliveOptions) -> KeepAlive {
     let held = client(server).renew("a").await.expect("a renewal");
-    KeepAlive::start(held, pace.without_watch())
+    KeepAlive::start(held, options.without_watch())
 }
 
 #[tokio::test(start_paused = true)]
@@ -190,8 +190,11 @@ async fn holders_that_begin_together_do_not_renew_together() {
         let server = Server::start();
         let alive = kept(&server).await;
         let begin = Instant::now();
-        let mut state = alive.state.clone();
-        state.wait_for(|state| matches!(state.beat, Beat::Renewed { renewals: 1, .. })).await.unwrap();
+        let mut progress = alive.progress.clone();
+        progress
+            .wait_for(|progress| matches!(progress.event, KeepAliveEvent::Renewed { renewals: 1, .. }))
+            .await
+            .unwrap();
         times.insert(begin.elapsed());
     }
     assert!(times.len() > 1, "{times:?}");
@@ -207,7 +210,7 @@ async fn an_outage_within_the_ttl_is_survived() {
     assert!(alive.is_alive());
     let failing = loop {
         match alive.next().await {
-            Some(Beat::Failing { error, failures, .. }) => break (error, failures),
+            Some(KeepAliveEvent::Failing { error, failures, .. }) => break (error, failures),
             other => assert!(other.is_some()),
         }
     };
@@ -215,7 +218,7 @@ async fn an_outage_within_the_ttl_is_survived() {
     server.lock().then = GOOD;
     sleep(TTL).await;
     assert!(alive.is_alive());
-    assert!(matches!(alive.next().await, Some(Beat::Renewed { .. })));
+    assert!(matches!(alive.next().await, Some(KeepAliveEvent::Renewed { .. })));
 }
 
 #[tokio::test(start_paused = true)]
@@ -227,16 +230,16 @@ async fn a_lease_that_cannot_be_renewed_is_lost_before_its_deadline() {
         let lost = alive.lost().await;
         let early = server.lock().end().duration_since(Instant::now());
         assert!(early >= SECOND && early < 2 * SECOND, "{early:?} with {fate:?}");
-        assert!(matches!(lost, Lost::NotRenewed(_)), "{lost:?}");
+        assert!(matches!(lost, LossReason::NotRenewed(_)), "{lost:?}");
         assert!(!alive.is_alive());
         let requests = server.lock().requests;
         sleep(TTL).await;
-        assert_eq!(server.lock().requests, requests, "it goes on though the lease is lost");
+        assert_eq!(server.lock().requests, requests, "it renews a lost lease");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_asks_for_a_minute_is_asked_again_while_the_lease_lives() {
+async fn a_retry_after_beyond_the_deadline_is_not_waited_for() {
     let server = Server::start();
     let alive = kept(&server).await;
     server.lock().fates = [refused(429)].into();
@@ -245,7 +248,7 @@ async fn a_server_that_asks_for_a_minute_is_asked_again_while_the_lease_lives() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_request_that_hangs_loses_no_lease() {
+async fn one_request_that_hangs_does_not_lose_the_lease() {
     let server = Server::start();
     let alive = kept(&server).await;
     server.lock().fates = [lost()].into();
@@ -254,7 +257,7 @@ async fn one_request_that_hangs_loses_no_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_server_is_waited_for() {
+async fn a_slow_server_does_not_lose_the_lease() {
     let server = Server::start();
     let alive = kept(&server).await;
     server.lock().then = Fate { before: TTL / 6, after: TTL / 8, ..GOOD };
@@ -263,37 +266,37 @@ async fn a_slow_server_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_has_ended_or_gone_is_lost_with_the_next_renewal() {
+async fn an_ended_or_deleted_lease_is_lost_at_the_next_renewal() {
     let server = Server::start();
     let alive = kept(&server).await;
     server.lock().gone = true;
-    assert!(matches!(alive.lost().await, Lost::Gone));
+    assert!(matches!(alive.lost().await, LossReason::Gone));
 
     let server = Server::start();
     let alive = kept(&server).await;
     let now = Instant::now();
     server.lock().deadline = now;
     let lost = alive.lost().await;
-    assert!(matches!(lost, Lost::Ended), "{lost:?}");
+    assert!(matches!(lost, LossReason::Ended), "{lost:?}");
     assert_eq!(lost.to_string(), ENDED_MESSAGE);
     assert!(now.elapsed() < TTL / 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_longest_lifetime_ends_the_belief_in_time() {
+async fn a_lease_is_lost_before_the_end_of_its_maximum_lifetime() {
     let server = Server::start();
     server.lock().max_lifetime = Some(SECOND * 100);
     let alive = kept(&server).await;
     let lost = alive.lost().await;
-    assert!(matches!(lost, Lost::Outlived), "{lost:?}");
+    assert!(matches!(lost, LossReason::MaxLifetime), "{lost:?}");
     let early = server.lock().end().duration_since(Instant::now());
     assert!(early > Duration::ZERO && early < 4 * SECOND, "{early:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_holder_may_ask_for_more_time_to_stop() {
+async fn a_longer_margin_reports_the_loss_earlier() {
     let server = Server::start();
-    let alive = kept_with(&server, Pace::default().with_margin(8 * SECOND)).await;
+    let alive = kept_with(&server, KeepAliveOptions::default().with_margin(8 * SECOND)).await;
     server.lock().then = refused(500);
     alive.lost().await;
     let early = server.lock().end().duration_since(Instant::now());
@@ -301,10 +304,10 @@ async fn the_holder_may_ask_for_more_time_to_stop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_try_has_a_time_of_its_own_so_that_one_whose_answer_was_lost_hides_no_other() {
+async fn each_attempt_has_a_new_renew_time_even_after_a_lost_response() {
     let server = Server::start();
     let alive = kept(&server).await;
-    server.lock().fates = vec![Fate { end: End::AnswerLost, ..GOOD }; 3].into();
+    server.lock().fates = vec![Fate { end: End::ResponseLost, ..GOOD }; 3].into();
     sleep(TTL * 2).await;
     assert!(alive.is_alive());
     let texts = server.lock().texts.clone();
@@ -328,7 +331,7 @@ async fn guarded_work_is_dropped_when_the_lease_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_drops_it_renews_no_more() {
+async fn a_stopped_keep_alive_renews_no_more() {
     let server = Server::start();
     let alive = kept(&server).await;
     sleep(TTL).await;
@@ -341,9 +344,9 @@ async fn who_drops_it_renews_no_more() {
 
 fn fate() -> impl Strategy<Value = Fate> {
     let end = prop_oneof![
-        6 => Just(End::Answered),
-        1 => Just(End::Lost),
-        1 => Just(End::AnswerLost),
+        6 => Just(End::Completed),
+        1 => Just(End::RequestLost),
+        1 => Just(End::ResponseLost),
         1 => prop_oneof![Just(429), Just(500), Just(503), Just(409), Just(403)].prop_map(End::Refused),
     ];
     let delay = || prop_oneof![3 => 0..50_u64, 1 => 0..20_000_u64].prop_map(Duration::from_millis);
@@ -353,9 +356,9 @@ fn fate() -> impl Strategy<Value = Fate> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// The promise of this module, under everything that a network can do.
+    /// The guarantee of this module under every network fault.
     #[test]
-    fn a_holder_never_believes_longer_than_the_server_and_is_told_before(
+    fn a_loss_is_reported_before_the_lease_ends(
         fates in prop::collection::vec(fate(), 0..60),
         lifetime in prop::option::of(10..300_u64),
         then_lost in any::<bool>(),
@@ -368,20 +371,19 @@ proptest! {
             let alive = kept(&server).await;
             server.lock().fates = fates.into();
             server.lock().then = if then_lost { lost() } else { refused(503) };
-            let told = alive.lost();
-            let mut told = pin!(told);
+            let mut reported = pin!(alive.lost());
             loop {
-                // Just before the server would end it, and now and then.
+                // Directly before the deadline, and in regular intervals.
                 let end = server.lock().end();
                 let look = (Instant::now() + Duration::from_millis(487)).min(end);
                 tokio::select! {
                     biased;
-                    lost = &mut told => {
+                    lost = &mut reported => {
                         assert!(!alive.is_alive());
                         let end = server.lock().end();
                         assert!(
-                            Instant::now() < end || matches!(lost, Lost::Ended | Lost::Gone),
-                            "told {:?} after the end: {lost:?}", Instant::now().duration_since(end),
+                            Instant::now() < end || matches!(lost, LossReason::Ended | LossReason::Gone),
+                            "reported {:?} after the end: {lost:?}", Instant::now().duration_since(end),
                         );
                         return;
                     }
@@ -389,8 +391,8 @@ proptest! {
                 }
                 let server = server.lock();
                 if Instant::now() >= server.end() {
-                    assert!(!alive.is_alive(), "believes longer than the server");
-                    panic!("not told before the end");
+                    assert!(!alive.is_alive(), "alive after the deadline");
+                    panic!("the loss wasn't reported before the deadline");
                 }
             }
         });

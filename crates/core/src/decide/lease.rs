@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use lease_engine::LeaseTime;
+pub use lessor_api::duration::seconds;
 use lessor_api::lease::Attached;
 use uuid::Uuid;
 
@@ -391,11 +392,6 @@ impl LeaseView<'_> {
 /// What is granted to whoever asks for `asked` seconds.
 pub fn granted_ttl(asked: i64, settings: &Settings) -> Duration {
     seconds(asked).max(settings.min_ttl).min(settings.max_ttl)
-}
-
-/// Seconds of the API as a duration; what is negative is none.
-pub fn seconds(seconds: i64) -> Duration {
-    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
 /// A duration in seconds of the API, cut.

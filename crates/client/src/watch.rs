@@ -1,0 +1,76 @@
+//! Watching one lease.
+
+use std::{pin::pin, time::Duration};
+
+use futures::{Stream, StreamExt, future};
+use kube::runtime::{WatchStreamExt, watcher};
+use lessor_api::Lease;
+
+use super::{client::LeaseClient, error::Error};
+
+/// The interval of reads without the right to watch.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The lease `name` now and after each change; `None` while it doesn't exist.
+///
+/// Retries with growing delays after a failure. Ends if a right is missing.
+pub(super) fn changes(
+    leases: &LeaseClient,
+    name: &str,
+) -> impl Stream<Item = Result<Option<Lease>, Error>> + Send + use<> {
+    // An invalid name selects everything or nothing here. The caller's other requests report it.
+    let mut forbidden = false;
+    watcher::watch_object(leases.api(), name)
+        .backoff(watcher::DefaultBackoff::default())
+        .map(|change| change.map_err(Error::from))
+        .take_while(move |change| {
+            let continues = !forbidden;
+            forbidden =
+                matches!(change, Err(Error::Forbidden(_) | Error::Unauthorized(_) | Error::NotInstalled));
+            future::ready(continues)
+        })
+}
+
+/// Waits until `condition` returns a value. Polls if the right to watch is missing.
+pub(super) async fn wait_for<T>(
+    leases: &LeaseClient,
+    name: &str,
+    mut condition: impl FnMut(Option<&Lease>) -> Option<T>,
+) -> Result<T, Error> {
+    let mut changes = pin!(changes(leases, name));
+    while let Some(change) = changes.next().await {
+        match change {
+            Ok(lease) => {
+                if let Some(value) = condition(lease.as_ref()) {
+                    return Ok(value);
+                }
+            }
+            Err(Error::Forbidden(_)) => break,
+            Err(error) if !error.is_temporary() => return Err(error),
+            Err(_) => {}
+        }
+    }
+    loop {
+        let lease = match leases.read(name).await {
+            Ok(response) => Some(Some(response.object)),
+            Err(Error::NotFound(_)) => Some(None),
+            Err(error) if !error.is_temporary() => return Err(error),
+            Err(_) => None,
+        };
+        if let Some(value) = lease.and_then(|lease| condition(lease.as_ref())) {
+            return Ok(value);
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+impl LeaseClient {
+    /// Waits until a lease is gone. It is deleted after everything attached to it, so this waits for that too, and for
+    /// ever if the release is hindered.
+    ///
+    /// # Errors
+    /// Errors that don't pass by themselves: see [`Error::is_temporary`].
+    pub async fn wait_gone(&self, name: &str) -> Result<(), Error> {
+        wait_for(self, name, |lease| lease.is_none().then_some(())).await
+    }
+}
