@@ -1,9 +1,9 @@
-//! `lessor detach-finalizers`: leases that can be deleted without an operator.
+//! `lessor detach-finalizers`: removes the finalizer from leases, so that they can be deleted without an operator.
 
 use std::{io::Write, time::Duration};
 
 use anyhow::Context;
-use clap::Args as ClapArgs;
+use clap::Args;
 use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, Patch, PatchParams},
@@ -12,29 +12,28 @@ use lessor_api::{Lease, lease::FINALIZER};
 use lessor_core::request::FIELD_MANAGER;
 use serde_json::json;
 
-use super::{access::Access, name, run::duration};
+use super::{access::AccessArgs, name, run::duration};
 
-/// How many leases are read at once.
+/// How many leases one list request returns.
 const PAGE: u32 = 500;
 
-/// Run it when the operator is gone for good: one that runs puts the finalizer back. What is attached to the leases
-/// stays.
-#[derive(ClapArgs, Debug)]
-pub(crate) struct Args {
-    /// A namespace to go through; may be given several times. Default: all.
+/// For use after the operator was uninstalled: a running operator adds the finalizer again. Attached objects stay.
+#[derive(Args, Debug)]
+pub(crate) struct DetachArgs {
+    /// Namespace of the leases. Repeatable. Default: all namespaces.
     #[arg(long = "namespace", short, env = "LESSOR_NAMESPACES", value_delimiter = ',', value_parser = name::namespace)]
     namespaces: Vec<String>,
 
-    /// Go on until no lease has had the finalizer for this long: a replica that still stops may put it back.
+    /// Continue until no lease has had the finalizer for this long: a stopping replica may add it again.
     #[arg(long, env = "LESSOR_SETTLE", default_value = "0s", value_parser = duration)]
     settle: Duration,
 
     #[command(flatten)]
-    access: Access,
+    access: AccessArgs,
 }
 
-/// Takes the finalizer off.
-pub(crate) fn run(args: &Args, mut out: impl Write) -> anyhow::Result<()> {
+/// Removes the finalizer.
+pub(crate) fn run(args: &DetachArgs, mut out: impl Write) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new().context("can't start")?;
     let detached = runtime.block_on(async {
         let client = args.access.client().await?;
@@ -59,18 +58,18 @@ pub(crate) fn run(args: &Args, mut out: impl Write) -> anyhow::Result<()> {
             }
         }
     })?;
-    writeln!(out, "took the finalizer {FINALIZER} off {detached} leases")?;
+    writeln!(out, "removed the finalizer {FINALIZER} from {detached} leases")?;
     Ok(())
 }
 
-/// Goes through all leases once. Answers how many had the finalizer.
+/// Goes through all leases once. Returns how many had the finalizer.
 async fn pass(client: &Client, api: &Api<Lease>) -> anyhow::Result<usize> {
     let mut found = 0;
     let mut page = ListParams::default().limit(PAGE);
     loop {
         let leases = match api.list_metadata(&page).await {
             Ok(leases) => leases,
-            // No such kind (any more), no leases.
+            // The CRD isn't installed, so there are no leases.
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(found),
             Err(error) => return Err(error).context("can't list leases"),
         };
@@ -81,7 +80,7 @@ async fn pass(client: &Client, api: &Api<Lease>) -> anyhow::Result<usize> {
             }
             found += 1;
             let others: Vec<&String> = finalizers.iter().filter(|name| *name != FINALIZER).collect();
-            // The list is replaced as a whole, so it must be the one that was read.
+            // The patch replaces the whole list, so it is bound to the version that was read.
             let patch = json!({"metadata": {
                 "uid": lease.uid(), "resourceVersion": lease.resource_version(), "finalizers": others,
             }});
@@ -91,12 +90,12 @@ async fn pass(client: &Client, api: &Api<Lease>) -> anyhow::Result<usize> {
             let leases: Api<Lease> = Api::namespaced(client.clone(), &namespace);
             match leases.patch_metadata(&lease.name_any(), &write, &Patch::Merge(patch)).await {
                 Ok(_) => {}
-                // Changed or gone meanwhile: the next pass sees.
+                // Changed or deleted concurrently: left to the next pass.
                 Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {}
                 Err(error) => {
                     let name = lease.name_any();
                     return Err(error)
-                        .with_context(|| format!("can't take the finalizer off {namespace}/{name}"));
+                        .with_context(|| format!("can't remove the finalizer from {namespace}/{name}"));
                 }
             }
         }

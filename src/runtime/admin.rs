@@ -1,7 +1,6 @@
-//! The admin port: whether a replica is alive and ready, and what it knows and counts, for probes and people.
+//! The admin port: liveness, readiness, metrics, and the state of attachments.
 //!
-//! Each question is put to the running replica itself. A loop that is stuck can't answer, and that's what `/healthz`
-//! shows; nothing ticks in between.
+//! Every page queries the running replica. A stuck loop answers no query, and `/healthz` fails then. Nothing ticks in between.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -19,20 +18,20 @@ use tokio::{
 
 use crate::{connectivity::Connectivity, runtime::metrics::Metrics};
 
-/// How long a replica that isn't stuck may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// The format of metrics.
+/// A replica that takes longer to answer a query is stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(2);
+/// The content type of metrics.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// A question to the running replica, which answers to whoever asked.
-pub type Question = Box<dyn FnOnce(&mut Replica) + Send>;
+/// A query to the running replica.
+pub type ReplicaQuery = Box<dyn FnOnce(&mut Replica) + Send>;
 
-/// Whom the admin port asks.
+/// What the admin port shows.
 #[derive(Clone)]
-pub struct Sources {
+pub struct AdminState {
     /// The running replica.
-    pub questions: mpsc::Sender<Question>,
-    /// What it counts.
+    pub queries: mpsc::Sender<ReplicaQuery>,
+    /// Its metrics.
     pub metrics: Metrics,
     /// Its clocks.
     pub connectivity: Connectivity,
@@ -42,7 +41,7 @@ pub struct Sources {
 ///
 /// # Errors
 /// When the address can't be bound.
-pub async fn serve(address: SocketAddr, sources: Sources) -> std::io::Result<()> {
+pub async fn serve(address: SocketAddr, state: AdminState) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "admin port");
     let router = Router::new()
@@ -50,40 +49,40 @@ pub async fn serve(address: SocketAddr, sources: Sources) -> std::io::Result<()>
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/debug/attachments", get(attachments))
-        .with_state(sources);
+        .with_state(state);
     axum::serve(listener, router).await
 }
 
-/// Asks the replica; `None`: it doesn't answer in time.
-async fn ask<T: Send + 'static>(
-    sources: &Sources,
-    question: impl FnOnce(&mut Replica) -> T + Send + 'static,
+/// Queries the replica. `None`: it is stuck.
+async fn query<T: Send + 'static>(
+    state: &AdminState,
+    query: impl FnOnce(&mut Replica) -> T + Send + 'static,
 ) -> Option<T> {
     let (sender, answer) = oneshot::channel();
-    let question: Question = Box::new(move |replica| {
-        // Whoever asked may have gone.
-        let _ = sender.send(question(replica));
+    let query: ReplicaQuery = Box::new(move |replica| {
+        // The client may have disconnected.
+        let _ = sender.send(query(replica));
     });
-    let asking = async {
-        sources.questions.send(question).await.ok()?;
+    let exchange = async {
+        state.queries.send(query).await.ok()?;
         answer.await.ok()
     };
-    tokio::time::timeout(PATIENCE, asking).await.ok().flatten()
+    tokio::time::timeout(STUCK_AFTER, exchange).await.ok().flatten()
 }
 
 fn stuck() -> (StatusCode, String) {
-    (StatusCode::SERVICE_UNAVAILABLE, format!("stuck: no answer within {PATIENCE:?}\n"))
+    (StatusCode::SERVICE_UNAVAILABLE, format!("stuck: no answer within {STUCK_AFTER:?}\n"))
 }
 
-async fn healthz(State(sources): State<Sources>) -> (StatusCode, String) {
-    match ask(&sources, |replica| describe(replica)).await {
+async fn healthz(State(state): State<AdminState>) -> (StatusCode, String) {
+    match query(&state, |replica| describe(replica)).await {
         Some(description) => (StatusCode::OK, description),
         None => stuck(),
     }
 }
 
-async fn readyz(State(sources): State<Sources>) -> (StatusCode, String) {
-    match ask(&sources, |replica| (replica.missing(), describe(replica))).await {
+async fn readyz(State(state): State<AdminState>) -> (StatusCode, String) {
+    match query(&state, |replica| (replica.missing(), describe(replica))).await {
         Some((missing, description)) if missing.is_empty() => (StatusCode::OK, description),
         Some((missing, _)) => {
             (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", missing.join("; ")))
@@ -92,10 +91,10 @@ async fn readyz(State(sources): State<Sources>) -> (StatusCode, String) {
     }
 }
 
-async fn metrics(State(sources): State<Sources>) -> (StatusCode, [(HeaderName, &'static str); 1], String) {
-    let connectivity = sources.connectivity.clone();
-    let figures = ask(&sources, move |replica| MetricsSnapshot::of(replica, &connectivity.now())).await;
-    match figures.map(|figures| sources.metrics.text(&figures)) {
+async fn metrics(State(state): State<AdminState>) -> (StatusCode, [(HeaderName, &'static str); 1], String) {
+    let connectivity = state.connectivity.clone();
+    let snapshot = query(&state, move |replica| MetricsSnapshot::of(replica, &connectivity.now())).await;
+    match snapshot.map(|snapshot| state.metrics.text(&snapshot)) {
         Some(Ok(text)) => (StatusCode::OK, [(CONTENT_TYPE, OPEN_METRICS)], text),
         Some(Err(error)) => {
             (StatusCode::INTERNAL_SERVER_ERROR, [(CONTENT_TYPE, "text/plain")], error.to_string())
@@ -108,9 +107,9 @@ async fn metrics(State(sources): State<Sources>) -> (StatusCode, [(HeaderName, &
 }
 
 async fn attachments(
-    State(sources): State<Sources>,
+    State(state): State<AdminState>,
 ) -> (StatusCode, [(HeaderName, &'static str); 1], String) {
-    let report = ask(&sources, |replica| replica.attachment_report()).await;
+    let report = query(&state, |replica| replica.attachment_report()).await;
     match report.map(|report| serde_json::to_string_pretty(&report)) {
         Some(Ok(json)) => (StatusCode::OK, [(CONTENT_TYPE, "application/json")], json + "\n"),
         Some(Err(error)) => {
@@ -137,31 +136,34 @@ mod tests {
 
     use super::*;
 
-    fn sources() -> (Sources, mpsc::Receiver<Question>) {
-        let (questions, asked) = mpsc::channel(8);
-        (Sources { questions, metrics: Metrics::new(), connectivity: Connectivity::new() }, asked)
+    fn state() -> (AdminState, mpsc::Receiver<ReplicaQuery>) {
+        let (query_sender, queries) = mpsc::channel(8);
+        (
+            AdminState { queries: query_sender, metrics: Metrics::new(), connectivity: Connectivity::new() },
+            queries,
+        )
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_loop_that_is_stuck_is_neither_alive_nor_ready() {
-        let (sources, _never_read) = sources();
-        assert_eq!(healthz(State(sources.clone())).await.0, StatusCode::SERVICE_UNAVAILABLE);
-        let (status, text) = readyz(State(sources)).await;
+    async fn a_stuck_loop_is_neither_alive_nor_ready() {
+        let (state, _never_read) = state();
+        assert_eq!(healthz(State(state.clone())).await.0, StatusCode::SERVICE_UNAVAILABLE);
+        let (status, text) = readyz(State(state)).await;
         assert_eq!((status, &*text), (StatusCode::SERVICE_UNAVAILABLE, "stuck: no answer within 2s\n"));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_replica_that_has_seen_nothing_is_alive_and_says_what_it_waits_for() {
-        let (sources, mut asked) = sources();
+    async fn a_starting_replica_is_alive_and_not_ready_and_names_what_it_waits_for() {
+        let (state, mut queries) = state();
         tokio::spawn(async move {
             let mut replica = Replica::new(Settings::default());
-            while let Some(question) = asked.recv().await {
-                question(&mut replica);
+            while let Some(query) = queries.recv().await {
+                query(&mut replica);
             }
         });
-        let (status, text) = healthz(State(sources.clone())).await;
+        let (status, text) = healthz(State(state.clone())).await;
         assert_eq!((status, &*text), (StatusCode::OK, "ok: follower, 0 leases\n"));
-        let (status, text) = readyz(State(sources)).await;
+        let (status, text) = readyz(State(state)).await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         for missing in ["lessors.lessor.dev", "leases.lessor.dev", "configmaps"] {
             assert!(text.contains(missing), "{text}");

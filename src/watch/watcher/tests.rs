@@ -1,4 +1,4 @@
-//! One watch, against answers that are written down here.
+//! A watcher against scripted responses.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// An answer: events and then the end of the watch, or an HTTP status.
+/// A response: events and then the end of the watch, or an HTTP status.
 enum Response {
     Events(Vec<Value>),
     Refused(u16),
-    /// It doesn't come.
+    /// None arrives.
     None,
 }
 
@@ -37,20 +37,20 @@ fn listed(version: u64) -> Value {
 }
 
 fn refusal(code: u16) -> kube::Error {
-    kube::Error::Api(Box::new(Status { code, message: format!("says {code}"), ..Status::default() }))
+    kube::Error::Api(Box::new(Status { code, message: format!("status {code}"), ..Status::default() }))
 }
 
-/// Watches while these answers last. Answers with what was seen, and with the versions that were asked for.
-async fn watch(answers: Vec<Response>) -> (Vec<String>, Vec<String>) {
-    let answers = Arc::new(Mutex::new(VecDeque::from(answers)));
+/// Watches while these responses last. Returns the events, and the versions from which it opened the watch.
+async fn watch(responses: Vec<Response>) -> (Vec<String>, Vec<String>) {
+    let responses = Arc::new(Mutex::new(VecDeque::from(responses)));
     let asked = Arc::new(Mutex::new(Vec::new()));
     let noted = asked.clone();
     let open = move |params: WatchParams, version: String| {
         assert_eq!(params.send_initial_events, version.is_empty());
         noted.lock().push(version);
-        let answer = answers.lock().pop_front();
+        let response = responses.lock().pop_front();
         async move {
-            let events = match answer {
+            let events = match response {
                 Some(Response::Events(events)) => events,
                 Some(Response::Refused(code)) => return Err(refusal(code)),
                 Some(Response::None) | None => return std::future::pending().await,
@@ -63,25 +63,25 @@ async fn watch(answers: Vec<Response>) -> (Vec<String>, Vec<String>) {
         }
         .boxed()
     };
-    let watch = Watch {
+    let watcher = Watcher {
         open: Box::new(open),
         fields: None,
         read: |map: ConfigMap| Some(map.metadata),
         counts: |map| map.metadata.annotations.as_ref().is_some_and(|annotations| !annotations.is_empty()),
-        of_our_own: false,
+        always_installed: false,
     };
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let noted = seen.clone();
-    let keeping = watch.keep(|seen| {
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let noted = events.clone();
+    let keeping = watcher.keep(|event| {
         let name = |meta: &kube::core::ObjectMeta| meta.name.clone().unwrap_or_default();
-        noted.lock().push(match &seen {
-            Event::Applied(meta) => format!("there {}", name(meta)),
-            Event::Deleted(meta) => format!("gone {}", name(meta)),
-            Event::Synced(places) => {
+        noted.lock().push(match &event {
+            Event::Applied(meta) => format!("applied {}", name(meta)),
+            Event::Deleted(meta) => format!("deleted {}", name(meta)),
+            Event::Synced(listed) => {
                 let names = ["a", "other"]
                     .into_iter()
-                    .filter(|name| places.contains(&NamespacedName::new("shop", *name)));
-                format!("all {}", names.collect::<Vec<_>>().join(" "))
+                    .filter(|name| listed.contains(&NamespacedName::new("shop", *name)));
+                format!("synced {}", names.collect::<Vec<_>>().join(" "))
             }
             Event::Interrupted => "interrupted".to_owned(),
             Event::Resumed => "resumed".to_owned(),
@@ -89,13 +89,13 @@ async fn watch(answers: Vec<Response>) -> (Vec<String>, Vec<String>) {
         });
         async { true }
     });
-    // The clock is stopped, and moves on as soon as everybody waits.
+    // The paused clock advances as soon as all tasks wait.
     let _ = timeout(Duration::from_secs(8), keeping).await;
-    (seen.lock().clone(), asked.lock().clone())
+    (events.lock().clone(), asked.lock().clone())
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_what_is_not_attached_nothing_is_passed_on_while_all_is_listed() {
+async fn unattached_objects_of_the_initial_list_are_dropped() {
     let events = vec![
         object("ADDED", "a", 1, true),
         object("ADDED", "other", 2, false),
@@ -103,68 +103,68 @@ async fn of_what_is_not_attached_nothing_is_passed_on_while_all_is_listed() {
         object("MODIFIED", "other", 4, false),
         object("DELETED", "a", 5, true),
     ];
-    let (seen, asked) = watch(vec![Response::Events(events), Response::None]).await;
-    assert_eq!(seen, ["there a", "all a", "there other", "gone a", "interrupted"]);
-    assert_eq!(asked, ["", "5"], "it goes on where it was");
+    let (events, asked) = watch(vec![Response::Events(events), Response::None]).await;
+    assert_eq!(events, ["applied a", "synced a", "applied other", "deleted a", "interrupted"]);
+    assert_eq!(asked, ["", "5"], "it goes on from the last version");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_is_detached_while_all_is_listed_is_not_among_them() {
+async fn an_object_detached_during_the_initial_list_is_not_in_it() {
     let events = vec![object("ADDED", "a", 1, true), object("MODIFIED", "a", 2, false), listed(3)];
-    let (seen, _) = watch(vec![Response::Events(events), Response::None]).await;
-    assert_eq!(seen, ["there a", "all ", "interrupted"]);
+    let (events, _) = watch(vec![Response::Events(events), Response::None]).await;
+    assert_eq!(events, ["applied a", "synced ", "interrupted"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_ends_in_good_order_says_so_until_it_is_open_again() {
-    let answers = vec![Response::Events(vec![listed(3)]), Response::Events(vec![]), Response::None];
-    let (seen, _) = watch(answers).await;
-    assert_eq!(seen, ["all ", "interrupted", "resumed", "interrupted"]);
+async fn a_watch_that_ends_in_good_order_is_interrupted_until_it_is_open_again() {
+    let responses = vec![Response::Events(vec![listed(3)]), Response::Events(vec![]), Response::None];
+    let (events, _) = watch(responses).await;
+    assert_eq!(events, ["synced ", "interrupted", "resumed", "interrupted"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_is_open_again_says_so_though_nothing_changes() {
-    let answers = vec![
+async fn a_reopened_watch_is_resumed_even_if_nothing_changes() {
+    let responses = vec![
         Response::Events(vec![listed(3)]),
         Response::Refused(503),
         Response::Events(vec![]),
         Response::None,
     ];
-    let (seen, asked) = watch(answers).await;
-    assert_eq!(seen, ["all ", "interrupted", "failing: says 503", "resumed", "interrupted"]);
+    let (events, asked) = watch(responses).await;
+    assert_eq!(events, ["synced ", "interrupted", "failing: status 503", "resumed", "interrupted"]);
     assert_eq!(asked, ["", "3", "3", "3"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_that_is_too_old_begins_anew_and_is_no_failure() {
+async fn a_version_that_is_too_old_causes_a_new_list_and_no_failure() {
     let gone = json!({"type": "ERROR", "object": {"code": 410, "status": "Failure", "message": "too old", "reason": "Expired"}});
     for expired in [Response::Refused(410), Response::Events(vec![gone])] {
-        let answers = vec![
+        let responses = vec![
             Response::Events(vec![listed(3)]),
             expired,
             Response::Events(vec![listed(9)]),
             Response::None,
         ];
-        let (seen, asked) = watch(answers).await;
-        assert_eq!(seen.iter().filter(|seen| *seen == "all ").count(), 2, "{seen:?}");
-        assert!(!seen.iter().any(|seen| seen.starts_with("failing")), "{seen:?}");
-        assert!(seen.iter().any(|seen| seen == "interrupted"), "{seen:?}");
+        let (events, asked) = watch(responses).await;
+        assert_eq!(events.iter().filter(|event| *event == "synced ").count(), 2, "{events:?}");
+        assert!(!events.iter().any(|event| event.starts_with("failing")), "{events:?}");
+        assert!(events.iter().any(|event| event == "interrupted"), "{events:?}");
         assert_eq!(asked[..4], ["", "3", "", "9"]);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_breaks_off_begins_anew() {
+async fn an_initial_list_that_breaks_off_starts_again() {
     let half = vec![object("ADDED", "a", 1, true)];
-    let (seen, asked) =
+    let (events, asked) =
         watch(vec![Response::Events(half), Response::Events(vec![listed(3)]), Response::None]).await;
-    assert_eq!(seen, ["there a", "all ", "interrupted"]);
+    assert_eq!(events, ["applied a", "synced ", "interrupted"]);
     assert_eq!(asked, ["", "", "3"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_its_kind_a_watch_of_others_ends() {
-    let (seen, asked) = watch(vec![Response::Refused(404), Response::Events(vec![listed(3)])]).await;
-    assert_eq!(seen, ["failing: the kind is not installed"]);
+async fn the_watch_of_an_uninstalled_kind_ends() {
+    let (events, asked) = watch(vec![Response::Refused(404), Response::Events(vec![listed(3)])]).await;
+    assert_eq!(events, ["failing: the kind is not installed"]);
     assert_eq!(asked.len(), 1);
 }
