@@ -4,6 +4,8 @@
 //! every response, every chunk of a watch, and every failure of a request for the operator's own kinds. Other kinds may be
 //! served by an aggregated API server, whose outages keep no holder from renewing, so they don't count.
 
+pub mod outage;
+
 use std::{
     fmt, mem,
     pin::Pin,
@@ -13,10 +15,16 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use http::{Method, Request, Response, StatusCode, header::DATE};
+use http::{
+    HeaderValue, Method, Request, Response, StatusCode,
+    header::{DATE, USER_AGENT},
+};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use k8s_openapi::jiff::{SignedDuration, Timestamp, fmt::rfc2822};
-use kube::client::Body;
+use kube::{
+    Client, Config,
+    client::{Body, ClientBuilder},
+};
 use lease_engine::clock::LeaseClock;
 use lessor_api::GROUP;
 use lessor_core::{clocks::Now, lease_object::ResourceVersion};
@@ -24,8 +32,24 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use tower::{BoxError, Layer, Service};
 
+use self::outage::{Cause, LogLine, Outage, describe};
+
+/// The user agent of a replica.
+pub const AGENT: &str = concat!("lessor/", env!("CARGO_PKG_VERSION"));
 /// At most one log line in this time says that deadlines were extended: a slow API server extends them with each response.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A client with our user agent, without retries, whose requests pass through `connectivity`.
+///
+/// # Errors
+/// When no client can be built from this configuration.
+pub fn client(mut config: Config, connectivity: &Connectivity) -> kube::Result<Client> {
+    // A decision may be obsolete by the time of a retry.
+    config.default_retry = false;
+    // kube sends no user agent, and audit logs should name the operator.
+    config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
+    Ok(ClientBuilder::try_from(config)?.with_layer(connectivity).build())
+}
 
 /// The clocks of a replica, and how the API server responds. Clones share them.
 #[derive(Clone, Debug)]
@@ -55,6 +79,7 @@ struct Clocks {
     extensions: ExtensionLog,
     /// The newest version of our objects that a watch has brought.
     newest: ResourceVersion,
+    outage: Outage,
 }
 
 /// By how much deadlines were extended since the last log line about it, and when that was.
@@ -97,6 +122,7 @@ impl Connectivity {
             requests: 0,
             extensions: ExtensionLog::default(),
             newest: 0,
+            outage: Outage::default(),
         };
         let shared = Shared { clocks: Mutex::new(clocks), reconnected: Notify::new(), wall: Box::new(wall) };
         Self { start: Instant::now(), shared: Arc::new(shared) }
@@ -154,6 +180,44 @@ impl Connectivity {
         self.with_lease_clock(|clock, mono| clock.resumed_after_pause(due, mono));
     }
 
+    /// Why this replica is cut off, if it has been for longer than this.
+    pub fn outage(&self, longer_than: Duration) -> Option<String> {
+        let now = self.now();
+        if !now.disconnected || now.since_last_response <= longer_than {
+            return None;
+        }
+        let reason = self.shared.clocks.lock().outage.reason();
+        let reason = reason.unwrap_or_else(|| "API server unreachable: no response".to_owned());
+        Some(format!("{reason} (for {} s)", now.since_last_response.as_secs()))
+    }
+
+    /// For how long this replica is cut off by what a restart may end: credentials or certificates that are refused.
+    pub fn refused_for(&self) -> Option<Duration> {
+        let mono = self.start.elapsed();
+        let clocks = self.shared.clocks.lock();
+        if clocks.lease.is_paused(mono) { clocks.outage.refused_for(mono) } else { None }
+    }
+
+    fn with_outage(&self, change: impl FnOnce(&mut Outage, Duration) -> Option<LogLine>) {
+        let line = change(&mut self.shared.clocks.lock().outage, self.start.elapsed());
+        if let Some(line) = line {
+            line.log();
+        }
+    }
+
+    /// Notes what a response says about the API server.
+    fn note_response<B>(&self, response: &Response<B>, counts: bool, writes: Option<OwnKind>) {
+        let status = response.status();
+        match Cause::of_status(status).filter(|_| counts) {
+            // A webhook may fail for some leases only.
+            Some(Cause::Failing) if matches!(writes, Some(OwnKind::Lease)) => {}
+            Some(cause) => {
+                self.with_outage(|outage, mono| outage.failed(cause, format!("status {status}"), mono))
+            }
+            None => self.with_outage(|outage, mono| outage.responded(counts, mono)),
+        }
+    }
+
     fn with_lease_clock<T>(&self, change: impl FnOnce(&mut LeaseClock, Duration) -> T) -> T {
         let mono = self.start.elapsed();
         let mut clocks = self.shared.clocks.lock();
@@ -181,7 +245,7 @@ impl Connectivity {
         let id = clocks.requests;
         clocks.lease.sent(id, mono);
         drop(clocks);
-        PendingRequest { connectivity: self.clone(), id: Some(id), writes }
+        PendingRequest { connectivity: self.clone(), id: Some(id), sent_at: mono, writes }
     }
 
     fn note_date<B>(&self, response: &Response<B>) {
@@ -196,6 +260,7 @@ impl Connectivity {
 struct PendingRequest {
     connectivity: Connectivity,
     id: Option<u64>,
+    sent_at: Duration,
     /// The kind that it writes, if it is a write.
     writes: Option<OwnKind>,
 }
@@ -207,6 +272,8 @@ impl PendingRequest {
             // A webhook may fail for some leases only, which must not stop the time of all others. Before a lease ends by
             // time, the API server has to accept another write.
             Some(OwnKind::Lease) if status.is_server_error() => clock.inconclusive(id, mono),
+            // Its own credentials say nothing about holders. Cut off, it must not end leases all the same.
+            _ if status == StatusCode::UNAUTHORIZED => clock.failed(id),
             // Holders get the same response, so they can't renew.
             _ if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
                 fail(clock, id, mono, writes);
@@ -241,13 +308,21 @@ fn fail(clock: &mut LeaseClock, id: u64, mono: Duration, writes: Option<OwnKind>
 
 impl Drop for PendingRequest {
     fn drop(&mut self) {
+        let Some(sent_at) = self.id.is_some().then_some(self.sent_at) else { return };
         let writes = self.writes;
+        let connectivity = self.connectivity.clone();
         self.end(|clock, id, mono| {
             if let Some(OwnKind::Lessor) = writes {
                 clock.write_failed(mono);
             }
             clock.withdrawn(id, mono);
         });
+        if connectivity.now().disconnected {
+            connectivity.with_outage(|outage, mono| {
+                let message = format!("no response within {} s", mono.saturating_sub(sent_at).as_secs());
+                outage.failed(Cause::Unreachable, message, mono)
+            });
+        }
     }
 }
 
@@ -289,6 +364,7 @@ where
             let response = match (response.await, pending) {
                 (Ok(response), pending) => {
                     connectivity.note_date(&response);
+                    connectivity.note_response(&response, counts, writes);
                     if let Some(pending) = pending {
                         pending.answered(response.status());
                     }
@@ -298,6 +374,8 @@ where
                     if let Some(pending) = pending {
                         pending.failed();
                     }
+                    let (cause, message) = (Cause::of_error(&*error), describe(&*error));
+                    connectivity.with_outage(|outage, mono| outage.failed(cause, message, mono));
                     return Err(error);
                 }
             };
@@ -419,6 +497,78 @@ mod tests {
         assert_eq!(connectivity.now().lease.since_start(), Duration::from_secs(5));
         pass(1).await;
         assert_eq!(connectivity.now().lease.since_start(), Duration::from_secs(6));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_credentials_cut_a_replica_off_until_they_are_accepted() {
+        let connectivity = Connectivity::new();
+        let status = Arc::new(Mutex::new(StatusCode::UNAUTHORIZED));
+        let current = status.clone();
+        let mut server = connectivity.layer(tower::service_fn(move |_: Request<Body>| {
+            let status = *current.lock();
+            async move { Ok::<_, BoxError>(Response::builder().status(status).body(Body::empty())?) }
+        }));
+        let mut probe = async || {
+            let request = Request::get(format!("/apis/{GROUP}/v1alpha1/lessors/default"));
+            server.call(request.body(Body::empty()).expect("a request")).await.expect("a response");
+        };
+        for _ in 0..10 {
+            probe().await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert!(connectivity.now().disconnected);
+        assert_eq!(connectivity.now().lease.since_start(), Duration::ZERO, "lease time stands still");
+        let expected = "API server refuses the credentials: status 401 Unauthorized (for 10 s)";
+        assert_eq!(connectivity.outage(Duration::from_secs(5)).as_deref(), Some(expected));
+        assert_eq!(connectivity.outage(Duration::from_secs(10)), None);
+        assert_eq!(connectivity.refused_for(), Some(Duration::from_secs(10)));
+        *status.lock() = StatusCode::NOT_FOUND;
+        probe().await;
+        assert_eq!((connectivity.outage(Duration::ZERO), connectivity.refused_for()), (None, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hanging_api_server_is_an_outage_that_no_restart_ends() {
+        let connectivity = Connectivity::new();
+        let mut server = connectivity.layer(tower::service_fn(|_: Request<Body>| {
+            std::future::pending::<Result<Response<Body>, BoxError>>()
+        }));
+        let request = Request::get(format!("/apis/{GROUP}/v1alpha1/lessors/default")).body(Body::empty());
+        let probe = server.call(request.expect("a request"));
+        assert!(tokio::time::timeout(Duration::from_secs(7), probe).await.is_err());
+        let expected = "API server unreachable: no response within 7 s (for 7 s)";
+        assert_eq!(connectivity.outage(Duration::from_secs(5)).as_deref(), Some(expected));
+        assert_eq!(connectivity.refused_for(), None);
+    }
+
+    /// Sends a request by a real client to `port`. Returns why this replica is cut off then.
+    async fn outage_by_real_client(scheme: &str, port: u16) -> Option<String> {
+        let connectivity = Connectivity::new();
+        let config = Config::new(format!("{scheme}://127.0.0.1:{port}").parse().expect("a URL"));
+        let client = client(config, &connectivity).expect("a client");
+        let lessors = kube::Api::<lessor_api::Lessor>::all(client);
+        assert!(lessors.get("default").await.is_err());
+        let outage = connectivity.outage(Duration::ZERO)?;
+        Some(outage.split(" (for").next().unwrap_or_default().to_owned())
+    }
+
+    #[tokio::test]
+    async fn the_cause_of_a_failed_connection_is_named() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let plain_http = tokio::spawn(async move {
+            use tokio::io::{AsyncReadExt, AsyncWriteExt};
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let _ = stream.read(&mut [0; 1024]).await;
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        });
+        let outage = outage_by_real_client("https", port).await.expect("an outage");
+        assert!(outage.starts_with("TLS connection to the API server fails: "), "{outage}");
+        assert!(outage.contains("corrupt message"), "{outage}");
+        plain_http.await.expect("a server");
+        let outage = outage_by_real_client("http", port).await.expect("an outage");
+        assert!(outage.starts_with("API server unreachable: "), "{outage}");
+        assert!(outage.contains("Connection refused"), "{outage}");
     }
 
     #[test]

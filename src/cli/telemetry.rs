@@ -44,15 +44,28 @@ pub(crate) fn start(args: &TelemetryArgs) -> anyhow::Result<TraceExporter> {
     Ok(traces)
 }
 
+/// kube logs every failed request without its cause, and every closed watch as a warning. We log outages with their cause, once in
+/// a while.
+const WITHOUT_KUBE: &str = "kube_client::client=off";
+
 fn filter() -> anyhow::Result<EnvFilter> {
-    match std::env::var(EnvFilter::DEFAULT_ENV) {
-        Ok(text) if !text.is_empty() => EnvFilter::try_new(&text).with_context(|| {
-            format!(
-                "invalid RUST_LOG {text:?}: expected a level such as info, or more, such as info,lessor=debug"
-            )
-        }),
-        _ => Ok(EnvFilter::new("info")),
+    filter_of(&std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default())
+}
+
+fn filter_of(text: &str) -> anyhow::Result<EnvFilter> {
+    match text {
+        "" => Ok(EnvFilter::new(format!("info,{WITHOUT_KUBE}"))),
+        text if text.contains("kube_client") => parse(text, text),
+        text => parse(&format!("{text},{WITHOUT_KUBE}"), text),
     }
+}
+
+fn parse(directives: &str, text: &str) -> anyhow::Result<EnvFilter> {
+    EnvFilter::try_new(directives).with_context(|| {
+        format!(
+            "invalid RUST_LOG {text:?}: expected a level such as info, or more, such as info,lessor=debug"
+        )
+    })
 }
 
 fn lines<S: Subscriber + for<'a> LookupSpan<'a>>(format: LogFormat, filter: EnvFilter) -> impl Layer<S> {
@@ -147,6 +160,21 @@ pub(crate) use exporting::TraceExporter;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_log_of_kubes_client_is_off_unless_it_is_asked_for() {
+        let enabled = |text: &str| {
+            let subscriber = tracing_subscriber::registry().with(filter_of(text).unwrap());
+            tracing::subscriber::with_default(subscriber, || {
+                let kube = tracing::enabled!(target: "kube_client::client::builder", tracing::Level::ERROR);
+                (kube, tracing::enabled!(target: "lessor::connectivity", tracing::Level::WARN))
+            })
+        };
+        assert_eq!(enabled(""), (false, true));
+        assert_eq!(enabled("warn"), (false, true));
+        assert_eq!(enabled("kube_client=debug"), (true, false));
+        assert!(filter_of("lessor=loud").unwrap_err().to_string().contains("\"lessor=loud\""));
+    }
 
     #[test]
     fn an_endpoint_is_a_url_without_tls() {

@@ -20,6 +20,10 @@ use crate::{connectivity::Connectivity, runtime::metrics::Metrics};
 
 /// A replica that takes longer to answer a query is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(2);
+/// `/healthz` fails after this long without a successful response, but only while the API server refuses the credentials, or its
+/// certificate is refused: the kubelet restarts the replica then, which reads both again. An API server that is down is waited
+/// for.
+const RESTART_AFTER: Duration = Duration::from_secs(300);
 /// The content type of metrics.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -35,6 +39,8 @@ pub struct AdminState {
     pub metrics: Metrics,
     /// Its clocks.
     pub connectivity: Connectivity,
+    /// A replica that is cut off from the API server for longer is not ready: another may have become primary.
+    pub lease_duration: Duration,
 }
 
 /// Serves the admin port until the process ends.
@@ -75,6 +81,11 @@ fn stuck() -> (StatusCode, String) {
 }
 
 async fn healthz(State(state): State<AdminState>) -> (StatusCode, String) {
+    if state.connectivity.refused_for().is_some_and(|refused_for| refused_for >= RESTART_AFTER)
+        && let Some(outage) = state.connectivity.outage(Duration::ZERO)
+    {
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("needs a restart: {outage}\n"));
+    }
     match query(&state, |replica| describe(replica)).await {
         Some(description) => (StatusCode::OK, description),
         None => stuck(),
@@ -82,6 +93,9 @@ async fn healthz(State(state): State<AdminState>) -> (StatusCode, String) {
 }
 
 async fn readyz(State(state): State<AdminState>) -> (StatusCode, String) {
+    if let Some(outage) = state.connectivity.outage(state.lease_duration) {
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {outage}\n"));
+    }
     match query(&state, |replica| (replica.missing(), describe(replica))).await {
         Some((missing, description)) if missing.is_empty() => (StatusCode::OK, description),
         Some((missing, _)) => {
@@ -132,14 +146,21 @@ fn describe(replica: &Replica) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kube::client::Body;
     use lessor_core::settings::Settings;
+    use tower::{BoxError, Layer, Service};
 
     use super::*;
 
     fn state() -> (AdminState, mpsc::Receiver<ReplicaQuery>) {
         let (query_sender, queries) = mpsc::channel(8);
         (
-            AdminState { queries: query_sender, metrics: Metrics::new(), connectivity: Connectivity::new() },
+            AdminState {
+                queries: query_sender,
+                metrics: Metrics::new(),
+                connectivity: Connectivity::new(),
+                lease_duration: Duration::from_secs(5),
+            },
             queries,
         )
     }
@@ -152,8 +173,8 @@ mod tests {
         assert_eq!((status, &*text), (StatusCode::SERVICE_UNAVAILABLE, "stuck: no answer within 2s\n"));
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_starting_replica_is_alive_and_not_ready_and_names_what_it_waits_for() {
+    /// The state of a replica that answers queries, and has observed nothing.
+    fn state_of_starting_replica() -> AdminState {
         let (state, mut queries) = state();
         tokio::spawn(async move {
             let mut replica = Replica::new(Settings::default());
@@ -161,6 +182,61 @@ mod tests {
                 query(&mut replica);
             }
         });
+        state
+    }
+
+    /// Sends a request through the connectivity layer to an API server that responds by this status, or not at all.
+    async fn probe(state: &AdminState, status: Option<u16>) {
+        let mut server = state.connectivity.layer(tower::service_fn(|_: http::Request<Body>| {
+            std::future::ready(match status {
+                Some(status) => {
+                    Ok(http::Response::builder().status(status).body(Body::empty()).expect("a response"))
+                }
+                None => Err(BoxError::from("client error (Connect)")),
+            })
+        }));
+        let request = http::Request::get("/apis/lessor.dev/v1alpha1/lessors/default").body(Body::empty());
+        let _ = server.call(request.expect("a request")).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_without_valid_credentials_is_not_ready_and_restarts_after_five_minutes() {
+        let state = state_of_starting_replica();
+        for second in 0..300 {
+            let (health, _) = healthz(State(state.clone())).await;
+            assert_eq!(health, StatusCode::OK, "after {second} s");
+            probe(&state, Some(401)).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let (ready, text) = readyz(State(state.clone())).await;
+        assert_eq!(ready, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(
+            text,
+            "not ready: API server refuses the credentials: status 401 Unauthorized (for 300 s)\n"
+        );
+        let (health, text) = healthz(State(state.clone())).await;
+        assert_eq!(health, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(text.starts_with("needs a restart: API server refuses the credentials"), "{text}");
+        probe(&state, Some(200)).await;
+        assert_eq!(healthz(State(state.clone())).await.0, StatusCode::OK);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_is_down_makes_a_replica_unready_and_restarts_it_never() {
+        let state = state_of_starting_replica();
+        for _ in 0..1000 {
+            probe(&state, None).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let (ready, text) = readyz(State(state.clone())).await;
+        assert_eq!(ready, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(text, "not ready: API server unreachable: client error (Connect) (for 1000 s)\n");
+        assert_eq!(healthz(State(state)).await.0, StatusCode::OK);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_starting_replica_is_alive_and_not_ready_and_names_what_it_waits_for() {
+        let state = state_of_starting_replica();
         let (status, text) = healthz(State(state.clone())).await;
         assert_eq!((status, &*text), (StatusCode::OK, "ok: follower, 0 leases\n"));
         let (status, text) = readyz(State(state)).await;

@@ -9,8 +9,7 @@ pub mod requests;
 use std::{future::Future, net::SocketAddr, time::Duration};
 
 use futures::FutureExt;
-use http::{HeaderValue, header::USER_AGENT};
-use kube::{Client, Config, client::ClientBuilder};
+use kube::{Client, Config};
 use lessor_core::{
     observation::Observation,
     replica::{Output, Replica},
@@ -26,12 +25,12 @@ use self::{
     requests::{ApiClient, RequestsInFlight},
 };
 use crate::{
-    connectivity::Connectivity,
+    connectivity::{self, Connectivity},
     watch::{self, source_watches::SourceWatches},
 };
 
-/// The user agent of a replica.
-pub const AGENT: &str = concat!("lessor/", env!("CARGO_PKG_VERSION"));
+pub use crate::connectivity::AGENT;
+
 /// The capacity of the channel of observations. Watches wait while it is full.
 const OBSERVATIONS: usize = 256;
 /// How many observations are taken in before the replica acts on them.
@@ -58,26 +57,13 @@ pub enum RunError {
     Ended,
 }
 
-/// A client with our user agent, without retries, whose requests pass through `connectivity`.
-///
-/// # Errors
-/// [`RunError::Client`]
-pub fn client(mut config: Config, connectivity: &Connectivity) -> Result<Client, RunError> {
-    // A decision may be obsolete by the time of a retry.
-    config.default_retry = false;
-    // kube sends no user agent, and audit logs should name the operator.
-    config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
-    let builder = ClientBuilder::try_from(config).map_err(RunError::Client)?;
-    Ok(builder.with_layer(connectivity).build())
-}
-
 /// Runs one replica until `stop`, then ends in order.
 ///
 /// # Errors
 /// [`RunError`], on which the process should exit. Another replica takes over.
 pub async fn run(config: Config, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), RunError> {
     let connectivity = Connectivity::new();
-    let client = client(config, &connectivity)?;
+    let client = connectivity::client(config, &connectivity).map_err(RunError::Client)?;
     run_with(client, connectivity, settings, stop).await
 }
 
@@ -105,6 +91,7 @@ pub async fn run_with(
             queries: query_sender,
             metrics: metrics.clone(),
             connectivity: connectivity.clone(),
+            lease_duration: settings.lease_duration,
         };
         background.spawn(
             admin::serve(address, state).map(move |served| served.map_err(|e| RunError::Admin(address, e))),

@@ -33,7 +33,10 @@ use tracing::{Instrument, Span, field::Empty};
 use uuid::Uuid;
 
 use super::{metrics::Metrics, removal_patch};
-use crate::watch::source_object::{Heartbeat, PodState};
+use crate::{
+    connectivity::outage::describe,
+    watch::source_object::{Heartbeat, PodState},
+};
 
 /// The requests of a replica that have no response yet.
 pub struct RequestsInFlight {
@@ -257,15 +260,18 @@ impl ApiClient {
 
 /// The response to the core for an error of the client.
 fn response_of(error: Error) -> Response {
-    let Error::Api(status) = error else {
-        return Response::Refused(RequestError::NoAnswer(error.to_string()));
+    let status = match error {
+        Error::Api(status) => status,
+        Error::Service(error) => return Response::Refused(RequestError::NoAnswer(describe(&*error))),
+        error => return Response::Refused(RequestError::NoAnswer(describe(&error))),
     };
     Response::Refused(match status.code {
         404 if names_an_object(&status) => return Response::Gone,
         404 => RequestError::NoSuchKind,
         409 => RequestError::Conflict,
         422 if status.message.contains(TERM_MESSAGE) => RequestError::LowerTerm,
-        401 | 403 => RequestError::Forbidden(status.message),
+        401 => RequestError::Failing(format!("it refuses the credentials: {}", status.message)),
+        403 => RequestError::Forbidden(status.message),
         429 => RequestError::Throttled(
             status
                 .details
@@ -321,6 +327,15 @@ mod tests {
         server.send(request, Instant::now() + std::time::Duration::from_secs(5)).await;
         let sent = sent.lock();
         sent.clone()
+    }
+
+    #[test]
+    fn refused_credentials_are_no_missing_right() {
+        let refused = |code| {
+            let status = Status { code, message: "no".to_owned(), ..Status::default() };
+            response_of(Error::Api(Box::new(status))).outcome()
+        };
+        assert_eq!((refused(401), refused(403)), ("failing", "forbidden"));
     }
 
     #[tokio::test]

@@ -17,6 +17,8 @@ use lessor_core::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::connectivity::outage::describe;
+
 /// The API server ends a watch after so many seconds, and it is opened again. A right that was taken away is noticed then.
 const MAX_AGE: u32 = 290;
 /// How long the API server may take to begin its response.
@@ -34,11 +36,14 @@ const LIST_ENDS: &str = "k8s.io/initial-events-end";
 pub fn failure_of(error: &kube::Error) -> Failure {
     match error {
         kube::Error::Api(status) if status.code == 404 => Failure::NoSuchKind,
-        kube::Error::Api(status) if matches!(status.code, 401 | 403) => {
-            Failure::Forbidden(status.message.clone())
-        }
+        kube::Error::Api(status) if status.code == 401 => Failure::Unauthorized(status.message.clone()),
+        kube::Error::Api(status) if status.code == 403 => Failure::Forbidden(status.message.clone()),
         kube::Error::Api(status) => Failure::Other(status.message.clone()),
-        error => Failure::Other(error.to_string()),
+        kube::Error::Auth(error) => Failure::Unauthorized(describe(error)),
+        kube::Error::Service(error) => Failure::Unreachable(describe(&**error)),
+        kube::Error::HyperError(error) => Failure::Unreachable(describe(error)),
+        kube::Error::ReadEvents(error) => Failure::Unreachable(describe(error)),
+        error => Failure::Other(describe(error)),
     }
 }
 
@@ -290,8 +295,8 @@ impl WatchBackoff {
     /// The next pause.
     pub(super) fn delay(&mut self, failure: &Failure) -> Duration {
         let longest = Duration::from_secs(match failure {
-            Failure::NoSuchKind | Failure::Other(_) if self.always_installed => 1,
-            Failure::Other(_) => 5,
+            Failure::NoSuchKind | Failure::Unreachable(_) | Failure::Other(_) if self.always_installed => 1,
+            Failure::Unreachable(_) | Failure::Unauthorized(_) | Failure::Other(_) => 5,
             Failure::NoSuchKind | Failure::Forbidden(_) | Failure::Unusable(_) => 15,
         });
         let delays = self.delays.get_or_insert_with(|| {

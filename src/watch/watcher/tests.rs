@@ -94,6 +94,15 @@ async fn watch(responses: Vec<Response>) -> (Vec<String>, Vec<String>) {
     (events.lock().clone(), asked.lock().clone())
 }
 
+#[test]
+fn a_failure_names_its_root_cause_and_401_is_not_403() {
+    let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+    let connect = kube::Error::Service(Box::new(std::io::Error::other(refused)));
+    assert_eq!(failure_of(&connect), Failure::Unreachable("connection refused".to_owned()));
+    assert_eq!(failure_of(&refusal(401)), Failure::Unauthorized("status 401".to_owned()));
+    assert_eq!(failure_of(&refusal(403)), Failure::Forbidden("status 403".to_owned()));
+}
+
 #[tokio::test(start_paused = true)]
 async fn unattached_objects_of_the_initial_list_are_dropped() {
     let events = vec![
