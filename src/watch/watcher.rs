@@ -15,18 +15,25 @@ use lessor_core::{
     listed_keys::ListedKeys,
     observation::{Event, Failure},
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::connectivity::outage::describe;
 
 /// The API server ends a watch after so many seconds, and it is opened again. A right that was taken away is noticed then.
 const MAX_AGE: u32 = 290;
-/// How long the API server may take to begin its response.
-const OPENING: Duration = Duration::from_secs(10);
-/// How long the API server may send nothing during the initial list.
-const LISTING: Duration = Duration::from_secs(10);
-/// How long a watch may bring nothing: its age, and a little for the network.
-const SILENCE: Duration = Duration::from_secs(MAX_AGE as u64 + 10);
+/// How long the API server may take to begin its response, and to send anything during the initial list. Each time that it takes
+/// longer, the watch doubles it, so that a slow API server succeeds in the end.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest that the watch waits so.
+const MAX_PATIENCE: Duration = Duration::from_secs(60);
+/// A watch counts as failing once its initial list takes longer than this, over all attempts. The attempt goes on, since it may
+/// just be a long list, but a start doesn't wait for it.
+const LISTING: Duration = Duration::from_secs(30);
+/// One attempt at the initial list is given up after this time, though the API server should have ended it by then.
+const MAX_LISTING: Duration = Duration::from_secs(MAX_AGE as u64 + 10);
+/// A watch that brings nothing for this long is opened again: its connection may be dead without a sign. The API server sends a
+/// bookmark each minute. For APIs without bookmarks, it costs one request each time, since the watch resumes.
+const SILENCE: Duration = Duration::from_secs(90);
 /// A watch that ends sooner than this is opened again only after as long a pause.
 const SHORT: Duration = Duration::from_secs(1);
 /// The annotation of the bookmark after the last object of the initial list.
@@ -82,22 +89,22 @@ enum WatchEnd {
 impl<K: Resource, T> Watcher<K, T> {
     /// Keeps the watch open and sends its events, until `send` returns false or the kind is uninstalled.
     pub(super) async fn keep<F: Future<Output = bool>>(self, send: impl Fn(Event<T>) -> F) {
-        let mut version = None;
-        let mut backoff = WatchBackoff::new(self.always_installed);
+        let mut state = WatchState::new(self.always_installed);
         loop {
             let opened_at = Instant::now();
-            let end = self.watch_once(&mut version, &mut backoff, &send).await;
-            let failure = match end {
+            let failure = match self.watch_once(&mut state, &send).await {
                 WatchEnd::Unreceived => return,
-                WatchEnd::Ended | WatchEnd::Expired if opened_at.elapsed() < SHORT => {
-                    sleep(SHORT).await;
-                    None
+                WatchEnd::Failed(failure) => failure,
+                // Each attempt may end in good order, and none with a complete list.
+                WatchEnd::Ended | WatchEnd::Expired if state.is_list_late() => late_list(),
+                WatchEnd::Ended | WatchEnd::Expired => {
+                    if opened_at.elapsed() < SHORT {
+                        sleep(SHORT).await;
+                    }
+                    continue;
                 }
-                WatchEnd::Ended | WatchEnd::Expired => None,
-                WatchEnd::Failed(failure) => Some(failure),
             };
-            let Some(failure) = failure else { continue };
-            let delay = backoff.delay(&failure);
+            let delay = state.backoff.delay(&failure);
             let ends = !self.always_installed && failure == Failure::NoSuchKind;
             if !send(Event::Failing(failure)).await {
                 return;
@@ -111,60 +118,70 @@ impl<K: Resource, T> Watcher<K, T> {
 
     async fn watch_once<F: Future<Output = bool>>(
         &self,
-        version: &mut Option<String>,
-        backoff: &mut WatchBackoff,
+        state: &mut WatchState,
         send: &impl Fn(Event<T>) -> F,
     ) -> WatchEnd {
         let params = WatchParams {
             field_selector: self.fields.clone(),
             timeout: Some(MAX_AGE),
             bookmarks: true,
-            send_initial_events: version.is_none(),
+            send_initial_events: state.version.is_none(),
             ..WatchParams::default()
         };
-        let events = match timeout(OPENING, (self.open)(params, version.clone().unwrap_or_default())).await {
+        let opened_at = Instant::now();
+        let open = (self.open)(params, state.version.clone().unwrap_or_default());
+        let events = match timeout(state.patience, open).await {
             Ok(Ok(events)) => events,
-            Ok(Err(error)) if is_expired(&error) => return expired(version),
+            Ok(Err(error)) if is_expired(&error) => return expired(&mut state.version),
             Ok(Err(error)) => return WatchEnd::Failed(failure_of(&error)),
-            Err(_) => {
-                return WatchEnd::Failed(Failure::Other(format!(
-                    "the API server didn't respond within {OPENING:?}"
-                )));
-            }
+            Err(_) => return state.too_slow("begin its response"),
         };
-        if version.is_some() && !send(Event::Resumed).await {
+        if opened_at.elapsed() < PATIENCE {
+            state.patience = PATIENCE;
+        }
+        if state.version.is_some() && !send(Event::Resumed).await {
             return WatchEnd::Unreceived;
         }
         let mut events = pin!(events);
-        if version.is_none() {
-            match self.list(&mut events, send).await {
-                Ok(listed) => *version = Some(listed),
-                Err(end) => return end,
-            }
+        if state.version.is_none()
+            && let Err(end) = self.list(&mut events, state, send).await
+        {
+            return end;
         }
-        backoff.reset();
-        match self.follow(&mut events, version, send).await {
+        state.backoff.reset();
+        match self.follow(&mut events, &mut state.version, send).await {
             WatchEnd::Ended | WatchEnd::Expired if !send(Event::Interrupted).await => WatchEnd::Unreceived,
             end => end,
         }
     }
 
-    /// Sends the initial list, up to the bookmark after it. Returns the version of the list.
+    /// Sends the initial list, up to the bookmark after it.
     async fn list<F: Future<Output = bool>>(
         &self,
         events: &mut (impl Stream<Item = kube::Result<WatchEvent<K>>> + Unpin),
+        state: &mut WatchState,
         send: &impl Fn(Event<T>) -> F,
-    ) -> Result<String, WatchEnd> {
+    ) -> Result<(), WatchEnd> {
         let mut listed = ListedKeys::default();
+        let (now, was_late) = (Instant::now(), state.is_list_late());
+        let late_at = *state.listing_since.get_or_insert(now) + LISTING;
+        let mut late = (!was_late).then_some(late_at);
+        let give_up_at = now + MAX_LISTING;
         loop {
-            let event = match timeout(LISTING, events.next()).await {
-                Ok(Some(Ok(event))) => event,
-                Ok(Some(Err(error))) => return Err(WatchEnd::Failed(failure_of(&error))),
-                Ok(None) => return Err(WatchEnd::Ended),
-                Err(_) => {
-                    let message =
-                        format!("the API server sent nothing for {LISTING:?} during the initial list");
-                    return Err(WatchEnd::Failed(Failure::Other(message)));
+            let idle_at = Instant::now() + state.patience;
+            let event = loop {
+                let until = late.into_iter().fold(idle_at.min(give_up_at), Instant::min);
+                match timeout_at(until, events.next()).await {
+                    Ok(Some(Ok(event))) => break event,
+                    Ok(Some(Err(error))) => return Err(WatchEnd::Failed(failure_of(&error))),
+                    Ok(None) => return Err(WatchEnd::Ended),
+                    Err(_) if late.take_if(|late_at| *late_at <= until).is_some() => {
+                        if !send(Event::Failing(late_list())).await {
+                            return Err(WatchEnd::Unreceived);
+                        }
+                    }
+                    Err(_) if until == give_up_at => return Err(WatchEnd::Ended),
+                    Err(_) => return Err(state.too_slow("go on with the initial list")),
                 }
             };
             let event = match event {
@@ -175,7 +192,9 @@ impl<K: Resource, T> Watcher<K, T> {
                     if !send(Event::Synced(listed)).await {
                         return Err(WatchEnd::Unreceived);
                     }
-                    return Ok(bookmark.metadata.resource_version);
+                    state.version = Some(bookmark.metadata.resource_version);
+                    state.listing_since = None;
+                    return Ok(());
                 }
                 WatchEvent::Error(status) => {
                     return Err(WatchEnd::Failed(failure_of(&kube::Error::Api(status))));
@@ -217,12 +236,7 @@ impl<K: Resource, T> Watcher<K, T> {
                 Ok(Some(Ok(event))) => event,
                 Ok(Some(Err(error))) if is_expired(&error) => return expired(version),
                 Ok(Some(Err(error))) => return WatchEnd::Failed(failure_of(&error)),
-                Ok(None) => return WatchEnd::Ended,
-                Err(_) => {
-                    return WatchEnd::Failed(Failure::Other(format!(
-                        "the API server sent nothing for {SILENCE:?}"
-                    )));
-                }
+                Ok(None) | Err(_) => return WatchEnd::Ended,
             };
             let note = |version: &mut Option<String>, object: &K| {
                 if let Some(current) = &object.meta().resource_version {
@@ -258,6 +272,38 @@ impl<K: Resource, T> Watcher<K, T> {
             }
         }
     }
+}
+
+/// What a watch keeps between attempts to open it.
+struct WatchState {
+    /// The version to go on from.
+    version: Option<String>,
+    backoff: WatchBackoff,
+    patience: Duration,
+    /// Since when the initial list is not complete.
+    listing_since: Option<Instant>,
+}
+
+impl WatchState {
+    fn new(always_installed: bool) -> Self {
+        let backoff = WatchBackoff::new(always_installed);
+        Self { version: None, backoff, patience: PATIENCE, listing_since: None }
+    }
+
+    fn is_list_late(&self) -> bool {
+        self.listing_since.is_some_and(|since| since.elapsed() >= LISTING)
+    }
+
+    /// Waits longer next time.
+    fn too_slow(&mut self, verb: &str) -> WatchEnd {
+        self.patience = (self.patience * 2).min(MAX_PATIENCE);
+        // The same text each time, so that it is logged once.
+        WatchEnd::Failed(Failure::Other(format!("the API server takes longer than {PATIENCE:?} to {verb}")))
+    }
+}
+
+fn late_list() -> Failure {
+    Failure::Other(format!("the API server didn't complete the initial list within {LISTING:?}"))
 }
 
 fn expired(version: &mut Option<String>) -> WatchEnd {

@@ -14,6 +14,8 @@ use super::*;
 /// A response: events and then the end of the watch, or an HTTP status.
 enum Response {
     Events(Vec<Value>),
+    /// It begins after so many seconds, and each event follows so many seconds after the one before. Then nothing arrives.
+    Slow(u64, Vec<(u64, Value)>),
     Refused(u16),
     /// None arrives.
     None,
@@ -36,12 +38,23 @@ fn listed(version: u64) -> Value {
     }})
 }
 
+fn bookmark(version: u64) -> Value {
+    json!({"type": "BOOKMARK", "object": {
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"resourceVersion": version.to_string()},
+    }})
+}
+
 fn refusal(code: u16) -> kube::Error {
     kube::Error::Api(Box::new(Status { code, message: format!("status {code}"), ..Status::default() }))
 }
 
 /// Watches while these responses last. Returns the events, and the versions from which it opened the watch.
 async fn watch(responses: Vec<Response>) -> (Vec<String>, Vec<String>) {
+    watch_for(8, responses).await
+}
+
+/// The same for so many seconds.
+async fn watch_for(seconds: u64, responses: Vec<Response>) -> (Vec<String>, Vec<String>) {
     let responses = Arc::new(Mutex::new(VecDeque::from(responses)));
     let asked = Arc::new(Mutex::new(Vec::new()));
     let noted = asked.clone();
@@ -50,16 +63,21 @@ async fn watch(responses: Vec<Response>) -> (Vec<String>, Vec<String>) {
         noted.lock().push(version);
         let response = responses.lock().pop_front();
         async move {
+            let parse = |event| Ok(serde_json::from_value::<WatchEvent<ConfigMap>>(event).expect("an event"));
             let events = match response {
                 Some(Response::Events(events)) => events,
+                Some(Response::Slow(begins_after, events)) => {
+                    sleep(Duration::from_secs(begins_after)).await;
+                    let events = stream::iter(events).then(move |(after, event)| async move {
+                        sleep(Duration::from_secs(after)).await;
+                        parse(event)
+                    });
+                    return Ok(events.chain(stream::pending()).boxed());
+                }
                 Some(Response::Refused(code)) => return Err(refusal(code)),
                 Some(Response::None) | None => return std::future::pending().await,
             };
-            let events: Vec<kube::Result<WatchEvent<ConfigMap>>> = events
-                .into_iter()
-                .map(|event| Ok(serde_json::from_value(event).expect("an event")))
-                .collect();
-            Ok(stream::iter(events).boxed())
+            Ok(stream::iter(events.into_iter().map(parse)).boxed())
         }
         .boxed()
     };
@@ -90,7 +108,7 @@ async fn watch(responses: Vec<Response>) -> (Vec<String>, Vec<String>) {
         async { true }
     });
     // The paused clock advances as soon as all tasks wait.
-    let _ = timeout(Duration::from_secs(8), keeping).await;
+    let _ = timeout(Duration::from_secs(seconds), keeping).await;
     (events.lock().clone(), asked.lock().clone())
 }
 
@@ -176,4 +194,45 @@ async fn the_watch_of_an_uninstalled_kind_ends() {
     let (events, asked) = watch(vec![Response::Refused(404), Response::Events(vec![listed(3)])]).await;
     assert_eq!(events, ["failing: the kind is not installed"]);
     assert_eq!(asked.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_waits_longer_each_time_for_a_slow_api_server() {
+    let slow = |begins_after| Response::Slow(begins_after, vec![(0, listed(3))]);
+    let (events, asked) = watch_for(60, vec![slow(12), slow(12)]).await;
+    assert_eq!(events, ["failing: the API server takes longer than 10s to begin its response", "synced "]);
+    assert_eq!(asked, ["", ""]);
+    // 10, 20, 40 and 60 s.
+    let (events, _) = watch_for(200, vec![slow(59), slow(59), slow(59), slow(59)]).await;
+    assert_eq!(events.last().map(String::as_str), Some("synced "), "{events:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_watch_is_opened_again_and_one_with_bookmarks_is_not() {
+    let begin = || (0, listed(3));
+    let with_bookmarks =
+        Response::Slow(0, vec![begin(), (60, bookmark(4)), (60, bookmark(5)), (60, bookmark(6))]);
+    let (events, asked) = watch_for(265, vec![with_bookmarks]).await;
+    assert_eq!((events, asked), (vec!["synced ".to_owned()], vec![String::new()]));
+    let silent = || Response::Slow(0, Vec::new());
+    let (events, asked) = watch_for(200, vec![Response::Slow(0, vec![begin()]), silent(), silent()]).await;
+    assert_eq!(events, ["synced ", "interrupted", "resumed", "interrupted", "resumed"], "it does not fail");
+    assert_eq!(asked, ["", "3", "3"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_whose_initial_list_never_ends_fails_after_thirty_seconds() {
+    let late = "failing: the API server didn't complete the initial list within 30s";
+    // It closes in good order before the end of the list.
+    let closes = (0..40).map(|_| Response::Events(vec![object("ADDED", "a", 1, true)]));
+    let (events, _) = watch_for(35, closes.collect()).await;
+    let failed = events.iter().filter(|event| *event != "applied a").collect::<Vec<_>>();
+    assert!(!failed.is_empty() && failed.iter().all(|event| *event == late), "{events:?}");
+    // It sends changes and no bookmark. Once that comes, all is well.
+    let changes = (0..8).map(|_| (5, object("MODIFIED", "a", 2, true))).chain([(5, listed(3))]);
+    let (events, asked) = watch_for(60, vec![Response::Slow(0, changes.collect())]).await;
+    let position = |text: &str| events.iter().position(|event| event == text);
+    assert_eq!(events.len(), 10, "{events:?}");
+    assert!(position(late) >= Some(5) && position(late) <= Some(6), "{events:?}");
+    assert_eq!((position("synced a"), asked.len()), (Some(9), 1), "{events:?}");
 }
