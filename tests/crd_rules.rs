@@ -64,7 +64,7 @@ fn lease() -> Lease {
 }
 
 fn granted(term: i64) -> LeaseStatus {
-    LeaseStatus { observed_generation: Some(1), term: Some(term), ..LeaseStatus::default() }
+    LeaseStatus { spec_generation: Some(1), term: Some(term), ..LeaseStatus::default() }
 }
 
 fn ended(term: i64) -> LeaseStatus {
@@ -481,7 +481,7 @@ async fn a_list_of_leases_shows_their_state() {
     let leases = leases().await;
     let created = create(&leases, granted(1)).await;
     let status = json!({
-        "observedGeneration": 1, "term": 1, "attached": {"objects": 2, "keys": 3}, "follows": {"source": "node/a"},
+        "specGeneration": 1, "term": 1, "attached": {"objects": 2, "keys": 3}, "follows": {"source": "node/a"},
         "conditions": [
             {"type": "Expiring", "status": "False", "reason": "No", "message": "", "lastTransitionTime": NOON},
             {"type": "Active", "status": "True", "reason": "Granted", "message": "", "lastTransitionTime": NOON},

@@ -151,8 +151,8 @@ fn reference(about: &About, lessor: &str) -> ObjectReference {
         About::Object(object, uid) => ObjectReference {
             api_version: Some(object.kind.resource.api_version.clone()),
             kind: Some(object.kind.resource.kind.clone()),
-            namespace: Some(object.place.namespace.to_string()),
-            name: Some(object.place.name.to_string()),
+            namespace: Some(object.name.namespace.to_string()),
+            name: Some(object.name.name.to_string()),
             uid: Some(uid.to_string()),
             ..ObjectReference::default()
         },

@@ -16,10 +16,8 @@ use lessor_api::{
     recorded::GRANT_MANAGER,
 };
 use lessor_core::{
-    index::{
-        attachments::{ObjectId, Removal},
-        sources::SourceKind,
-    },
+    decide::removal::Removal,
+    index::{attachments::ObjectId, sources::SourceKind},
     lease_object::{NamespacedName, ResourceVersion},
     replica::Ticket,
     request::{FIELD_MANAGER, Request, RequestError, Response},
@@ -176,7 +174,7 @@ impl ApiClient {
                 deleted.either(|lease| Response::Lease(Box::new(lease)), |_| Response::Deleted)
             }
             Request::ReadSource { source } => {
-                let NamespacedName { namespace, name } = &source.place;
+                let NamespacedName { namespace, name } = &source.name;
                 let source_state = match source.kind {
                     SourceKind::Pod => Api::<PodState>::namespaced(self.client.clone(), namespace)
                         .get(name)
@@ -197,7 +195,7 @@ impl ApiClient {
                 source_state.map_or_else(unreadable, |source_state| Response::Source(Box::new(source_state)))
             }
             Request::ReadObject { object } => {
-                let meta = self.objects(&object).get_metadata(&object.place.name).await?;
+                let meta = self.objects(&object).get_metadata(&object.name.name).await?;
                 Response::Object(Box::new(meta.metadata))
             }
             Request::Remove { object, removal: Removal::Delete { uid, version, propagation } } => {
@@ -212,13 +210,13 @@ impl ApiClient {
                     preconditions: Some(preconditions),
                     ..DeleteParams::default()
                 };
-                let deleted = self.objects(&object).delete(&object.place.name, &params).await?;
+                let deleted = self.objects(&object).delete(&object.name.name, &params).await?;
                 deleted.either(|object| Response::Object(Box::new(object.metadata)), |_| Response::Deleted)
             }
             Request::Remove { object, removal: Removal::Keys { patch, .. } } => {
                 let api = self.objects(&object);
                 let meta: PartialObjectMeta<DynamicObject> =
-                    api.patch_metadata(&object.place.name, &write, &Patch::Merge(patch)).await?;
+                    api.patch_metadata(&object.name.name, &write, &Patch::Merge(patch)).await?;
                 Response::Object(Box::new(meta.metadata))
             }
             Request::Remove { object, removal: Removal::Members { uid, version, keys, annotations } } => {
@@ -236,8 +234,8 @@ impl ApiClient {
         keys: &BTreeSet<Key>,
         annotations: &BTreeMap<String, String>,
     ) -> Result<Response, Error> {
-        let url = DynamicObject::url_path(&object.kind.resource, Some(&object.place.namespace));
-        let url = format!("{url}/{}", object.place.name);
+        let url = DynamicObject::url_path(&object.kind.resource, Some(&object.name.namespace));
+        let url = format!("{url}/{}", object.name.name);
         let read = http::Request::get(&url).body(Vec::new()).map_err(Error::HttpError)?;
         let whole: Value = self.client.request(read).await?;
         let patch = match removal_patch::patch(&whole, uid, version, keys, annotations) {
@@ -254,7 +252,7 @@ impl ApiClient {
     }
 
     fn objects(&self, object: &ObjectId) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), &object.place.namespace, &object.kind.resource)
+        Api::namespaced_with(self.client.clone(), &object.name.namespace, &object.kind.resource)
     }
 }
 
@@ -353,7 +351,7 @@ mod tests {
     async fn a_write_is_bound_to_the_uid_and_version_of_its_decision() {
         let lease = NamespacedName::new("shop", "cart");
         let object =
-            ObjectId { kind: Arc::new(Kind::config_map()), place: NamespacedName::new("shop", "cart") };
+            ObjectId { kind: Arc::new(Kind::config_map()), name: NamespacedName::new("shop", "cart") };
         let status = json!({"term": 3});
         let writes = [
             Request::SetFinalizers { lease: lease.clone(), uid: UID, version: 42, finalizers: Vec::new() },

@@ -229,7 +229,7 @@ mod tests {
                 ],
             },
             "spec": {"ttlSeconds": 10, "renewTime": "2026-01-31T12:00:00Z"},
-            "status": {"observedGeneration": 3, "term": 7, "conditions": []},
+            "status": {"specGeneration": 3, "term": 7, "conditions": []},
         });
         let whole: Lease = serde_json::from_value(object.clone()).expect("a lease");
         let hashed = |lease: &Lease| {

@@ -6,7 +6,7 @@ use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::Obj
 use kube::Resource;
 use lessor_api::Recorded;
 use lessor_core::{
-    index::sources::{Sign, SourceState},
+    index::sources::{SourceState, SourceStatus},
     lease_object::{NamespacedName, uid_of, version_of},
 };
 use serde::Deserialize;
@@ -44,7 +44,7 @@ impl Heartbeat {
         let uid = uid_of(self.metadata.uid.as_deref()).ok()?;
         let recorded = Recorded::of_renewal(self.metadata.managed_fields.iter().flatten());
         let renew_time = self.spec.renew_time.map(Into::into);
-        source_state(&self.metadata, Sign::Heartbeat { uid, renew_time, recorded })
+        source_state(&self.metadata, SourceStatus::Heartbeat { uid, renew_time, recorded })
     }
 }
 
@@ -53,13 +53,13 @@ impl PodState {
     pub fn source_state(self) -> Option<SourceState> {
         let uid = uid_of(self.metadata.uid.as_deref()).ok()?;
         let finished = matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"));
-        source_state(&self.metadata, Sign::Pod { uid, finished })
+        source_state(&self.metadata, SourceStatus::Pod { uid, finished })
     }
 }
 
-fn source_state(meta: &ObjectMeta, sign: Sign) -> Option<SourceState> {
-    let place = NamespacedName::new(meta.namespace.as_deref()?, meta.name.as_deref()?);
-    Some(SourceState { place, version: version_of(meta.resource_version.as_deref()).ok()?, sign })
+fn source_state(meta: &ObjectMeta, status: SourceStatus) -> Option<SourceState> {
+    let name = NamespacedName::new(meta.namespace.as_deref()?, meta.name.as_deref()?);
+    Some(SourceState { name, version: version_of(meta.resource_version.as_deref()).ok()?, status })
 }
 
 /// Implements kube's `Resource` for a kind that every cluster has.

@@ -272,7 +272,7 @@ pub(crate) async fn the_dashboard_and_the_alerts_ask_only_for_metrics_that_there
     shown.count(MetricEvent::Hindered("Immutable"));
     shown.request("write-status", &Response::Deleted, std::time::Duration::ZERO);
     shown.observe(&Observation::Lessor(Event::Synced(Default::default())));
-    let followed = SourceIndex::new([], true).figures().to_vec();
+    let followed = SourceIndex::new([], true).counts().to_vec();
     let figures = MetricsSnapshot { leases: vec![(None, 1)], followed, ..MetricsSnapshot::default() };
     let shown = shown.text(&figures).expect("text");
     let families: BTreeSet<&str> =

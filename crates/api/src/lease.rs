@@ -323,9 +323,12 @@ pub struct LeaseStatus {
     #[cfg_attr(feature = "schema", x_kube(merge_strategy = ListMerge::Map(vec!["type".into()])))]
     pub conditions: Vec<Condition>,
 
-    /// The generation of the spec that this status answers.
+    /// The generation of the spec when this status was written. A renewal changes the spec, and its status isn't written for
+    /// each renewal, so that this is older than `metadata.generation` most of the time.
+    // It isn't called `observedGeneration`: `kubectl wait` and kstatus take an object whose `status.observedGeneration` is older
+    // than `metadata.generation` for one whose status is out of date.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed_generation: Option<i64>,
+    pub spec_generation: Option<i64>,
 
     /// The TTL that was granted, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "grantedTTLSeconds")]
@@ -410,7 +413,7 @@ impl Lease {
 
     /// Whether this lease was ever granted.
     pub fn is_granted(&self) -> bool {
-        self.status.as_ref().is_some_and(|status| status.observed_generation.is_some())
+        self.status.as_ref().is_some_and(|status| status.spec_generation.is_some())
     }
 
     /// Whether the finalizer that makes its end complete is in place.
@@ -436,7 +439,7 @@ mod tests {
     fn fields_are_called_as_kubernetes_would_call_them() {
         let status = json!({
             "conditions": [],
-            "observedGeneration": 1,
+            "specGeneration": 1,
             "grantedTTLSeconds": 10,
             "grantTime": "2026-01-31T12:00:00.000000Z",
             "expiryTime": "2026-01-31T12:00:10.000000Z",
@@ -458,7 +461,7 @@ mod tests {
         let mut lease = Lease::new("session-42", LeaseSpec { ttl_seconds: 10, ..LeaseSpec::default() });
         assert!(!lease.is_granted() && !lease.is_ended() && !lease.has_finalizer());
         lease.metadata.finalizers = Some(vec!["example.com/other".to_owned(), FINALIZER.to_owned()]);
-        lease.status = Some(LeaseStatus { observed_generation: Some(1), ..LeaseStatus::default() });
+        lease.status = Some(LeaseStatus { spec_generation: Some(1), ..LeaseStatus::default() });
         assert!(lease.is_granted() && !lease.is_ended() && lease.has_finalizer());
         lease.status.as_mut().unwrap().end_time =
             Some(crate::time::micro("2026-01-31T12:00:00Z".parse().unwrap()));

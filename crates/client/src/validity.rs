@@ -70,7 +70,7 @@ impl Belief {
             self.asked = asked;
             self.unanswered_before = lease.metadata.generation;
         }
-        let seen = status.observed_generation.unwrap_or_default();
+        let seen = status.spec_generation.unwrap_or_default();
         let unanswered = self.unanswered_before.is_some_and(|generation| seen < generation);
         if !unanswered {
             self.unanswered_before = None;
@@ -127,7 +127,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_granted_counts_and_not_what_was_asked_for() {
         let granted = |ttl: i64| {
-            let status = json!({"grantedTTLSeconds": ttl, "observedGeneration": 1});
+            let status = json!({"grantedTTLSeconds": ttl, "specGeneration": 1});
             Belief::new(&answer(json!({"ttlSeconds": 10}), status, 1)).unwrap().ttl.as_secs()
         };
         assert_eq!(granted(30), 30);
@@ -137,8 +137,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_changed_ttl_counts_at_once_if_it_is_shorter_and_once_it_is_granted_if_it_is_longer() {
-        let status =
-            |granted: i64, seen: i64| json!({"grantedTTLSeconds": granted, "observedGeneration": seen});
+        let status = |granted: i64, seen: i64| json!({"grantedTTLSeconds": granted, "specGeneration": seen});
         let belief = Belief::new(&answer(json!({"ttlSeconds": 30}), status(30, 1), 1)).unwrap();
 
         let shorter = belief.renewed(&answer(json!({"ttlSeconds": 10}), status(30, 1), 5)).unwrap();

@@ -1,19 +1,17 @@
 //! The kinds that can be attached: what an administrator lists, what is refused, and what the API server serves.
 //!
-//! The operator deletes with its own rights, so each kind is somebody's decision. What a kind is called is written down;
-//! whether it is there, and in which version, is [discovered](discover), again and again if need be.
+//! The operator deletes with its own rights, so the administrator lists each kind. The list gives the names of kinds; discovery finds out whether a
+//! kind is served, and in which version.
 
-use std::{collections::BTreeSet, fmt, str::FromStr, sync::Arc};
+use std::{collections::BTreeSet, fmt, str::FromStr};
 
 use kube_core::ApiResource;
 use lessor_api::{GROUP, KeyForm};
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::index::attachments::Kind;
-
-/// What a kind is called in messages, like `deployments.apps`.
-pub type KindName = Arc<str>;
+use crate::kind::Kind;
+pub use crate::kind::KindName;
 
 /// A kind that an administrator lists.
 ///
@@ -50,7 +48,7 @@ pub enum KindError {
     /// ConfigMaps and Secrets have keys of their own.
     #[error("{0} have keys of data, which can be attached as they are: leave :pointers away")]
     NoPointers(String),
-    /// It can't work, whoever insists.
+    /// It can't work, even with `force`.
     #[error("{kind} can't be attached: {why}")]
     Impossible {
         /// Which.
@@ -128,7 +126,7 @@ impl Attachable {
     /// Refuses what can't work, and what is dangerous unless it's meant.
     ///
     /// # Errors
-    /// [`KindError`], in words for whoever wrote the list.
+    /// [`KindError`], for the author of the list.
     pub fn check(&self) -> Result<(), KindError> {
         let kind = self.to_string();
         let is_label = |text: &str| {
@@ -253,7 +251,7 @@ struct File {
 /// Reads a list of kinds from YAML (or JSON).
 ///
 /// # Errors
-/// [`KindError`], in words for whoever wrote it.
+/// [`KindError`], for its author.
 pub fn from_yaml(text: &str) -> Result<Vec<Attachable>, KindError> {
     let File { attachable } =
         serde_saphyr::from_str(text).map_err(|error| KindError::File(error.to_string()))?;
@@ -326,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_lease_can_reach_is_refused_whoever_insists() {
+    fn kinds_that_no_lease_can_reach_are_refused_even_with_force() {
         for impossible in [
             "namespaces",
             "nodes",
@@ -343,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_the_same_as_arguments() {
+    fn a_file_lists_kinds_like_arguments_do() {
         let yaml =
             "attachable:\n- resource: secrets\n- {resource: deployments, group: apps, pointers: true}\n";
         let listed = ["secrets", "deployments.apps:pointers"].map(|text| read(text).expect("a kind"));

@@ -1,15 +1,15 @@
-//! Names that very many things have, each kept once.
+//! Names that many objects share, each kept in memory once.
 
 use std::{collections::HashSet, sync::Arc};
 
-/// Below this many, names that nothing has any more aren't looked for.
+/// Below this many names, unused ones aren't swept.
 const FEW: usize = 64;
 
-/// The names, as long as anything has them.
+/// The names in use.
 #[derive(Clone, Debug)]
 pub(crate) struct Interner {
     names: HashSet<Arc<str>>,
-    /// At how many names those are forgotten that nothing has any more.
+    /// The number of names at which unused ones are dropped.
     sweep_at: usize,
 }
 
@@ -20,8 +20,8 @@ impl Default for Interner {
 }
 
 impl Interner {
-    /// This name, as whatever has it already has it.
-    pub(crate) fn one(&mut self, name: &Arc<str>) -> Arc<str> {
+    /// The shared copy of this name.
+    pub(crate) fn intern(&mut self, name: &Arc<str>) -> Arc<str> {
         if let Some(known) = self.names.get(name) {
             return known.clone();
         }
@@ -41,18 +41,18 @@ mod tests {
     #[test]
     fn a_name_is_kept_once() {
         let mut names = Interner::default();
-        let one = names.one(&"shop".into());
-        assert!(Arc::ptr_eq(&one, &names.one(&"shop".into())));
+        let one = names.intern(&"shop".into());
+        assert!(Arc::ptr_eq(&one, &names.intern(&"shop".into())));
     }
 
     #[test]
     fn names_that_come_and_go_leave_nothing_behind() {
         let mut names = Interner::default();
-        let kept = names.one(&"shop".into());
+        let kept = names.intern(&"shop".into());
         for number in 0..10_000 {
-            names.one(&format!("preview-{number}").into());
+            names.intern(&format!("preview-{number}").into());
         }
         assert!(names.names.len() <= FEW, "{}", names.names.len());
-        assert!(Arc::ptr_eq(&kept, &names.one(&"shop".into())));
+        assert!(Arc::ptr_eq(&kept, &names.intern(&"shop".into())));
     }
 }

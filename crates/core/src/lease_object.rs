@@ -1,71 +1,27 @@
 //! What a replica remembers of one lease: the object, read once and kept small.
 
-use std::{fmt, sync::Arc};
-
-use k8s_openapi::jiff::Timestamp;
-use lessor_api::{
-    lease::{AfterExpiry, FINALIZER, Lease},
-    time,
-};
-use thiserror::Error;
+use lessor_api::lease::{AfterExpiry, FINALIZER, Lease, condition};
+use serde_json::Value;
 use uuid::Uuid;
 
 use crate::{index::sources::Follow, lease_status::StatusSnapshot, sparse::Sparse};
 
-/// A `metadata.resourceVersion`: a number that only grows, comparable within one kind (Kubernetes 1.35 and later
-/// promise it, every earlier server has it so).
-pub type ResourceVersion = u64;
-
-/// Where an object of a known kind lives: its namespace and name.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NamespacedName {
-    /// The namespace.
-    pub namespace: Arc<str>,
-    /// The name within it.
-    pub name: Arc<str>,
-}
-
-impl NamespacedName {
-    /// The place of `name` in `namespace`.
-    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
-    }
-}
-
-impl fmt::Display for NamespacedName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-impl fmt::Debug for NamespacedName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// Why an object that the API server sent can't be used.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum Unreadable {
-    /// A field that every stored object has is missing or has another form.
-    #[error("metadata.{0} is missing or malformed")]
-    Metadata(&'static str),
-}
+pub use crate::metadata::{NamespacedName, ResourceVersion, Unreadable, uid_of, version_of};
 
 /// One lease, as some version of its object shows it.
 #[derive(Clone, Debug, Hash)]
 pub struct LeaseObject {
-    /// Where it lives.
-    pub place: NamespacedName,
+    /// Its namespace and name.
+    pub name: NamespacedName,
     /// Its uid: the identity of the lease.
     pub uid: Uuid,
     /// The version of the object that this record shows.
     pub version: ResourceVersion,
     /// `metadata.generation`.
     pub generation: i64,
-    /// Whether somebody has asked for its deletion.
+    /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// Whether our finalizer is in place.
+    /// Whether the finalizer of the operator is in place.
     pub has_finalizer: bool,
     /// `spec.ttlSeconds`, as asked for.
     pub ttl_seconds: i64,
@@ -87,7 +43,12 @@ struct More {
     warn_before_seconds: Option<i64>,
     follow: Option<Follow>,
     other_finalizers: Vec<String>,
+    other_conditions: Vec<Value>,
 }
+
+/// The types of the conditions that the primary writes.
+const OWN_CONDITIONS: [&str; 4] =
+    [condition::ACTIVE, condition::EXPIRING, condition::FOLLOWING, condition::RELEASED];
 
 impl LeaseObject {
     /// Reads a lease.
@@ -96,20 +57,24 @@ impl LeaseObject {
     /// [`Unreadable`] when the metadata lacks what every stored object has.
     pub fn read(lease: &Lease) -> Result<Self, Unreadable> {
         let meta = &lease.metadata;
-        let place = NamespacedName::new(
+        let name = NamespacedName::new(
             meta.namespace.as_deref().ok_or(Unreadable::Metadata("namespace"))?,
             meta.name.as_deref().ok_or(Unreadable::Metadata("name"))?,
         );
         let renew_from = lease.spec.renew_from.as_ref();
         let finalizers = || meta.finalizers.iter().flatten();
+        let conditions = lease.status.iter().flat_map(|status| &status.conditions);
+        let other_conditions =
+            conditions.filter(|condition| !OWN_CONDITIONS.contains(&condition.type_.as_str()));
         Ok(Self {
             more: Sparse::new(More {
                 max_lifetime_seconds: lease.spec.max_lifetime_seconds,
                 warn_before_seconds: lease.spec.warn_before_seconds,
-                follow: renew_from.and_then(|from| Follow::read(&place.namespace, from)),
-                other_finalizers: finalizers().filter(|name| *name != FINALIZER).cloned().collect(),
+                follow: renew_from.and_then(|from| Follow::read(&name.namespace, from)),
+                other_finalizers: finalizers().filter(|finalizer| *finalizer != FINALIZER).cloned().collect(),
+                other_conditions: other_conditions.filter_map(|it| serde_json::to_value(it).ok()).collect(),
             }),
-            place,
+            name,
             uid: uid_of(meta.uid.as_deref())?,
             version: version_of(meta.resource_version.as_deref())?,
             generation: meta.generation.unwrap_or_default(),
@@ -128,10 +93,10 @@ impl LeaseObject {
         self.more.get()?.max_lifetime_seconds
     }
 
-    /// What remains of its TTL while it is suspended, in seconds, if its status says so of this very spec.
-    pub fn told_left(&self) -> Option<i64> {
-        let is_told = self.suspend && self.status.observed_generation == Some(self.generation);
-        self.status.remaining_seconds().filter(|_| is_told)
+    /// `status.remainingSeconds`, if the lease is suspended and its status was written for this spec.
+    pub fn published_remaining(&self) -> Option<i64> {
+        let is_current = self.suspend && self.status.spec_generation == Some(self.generation);
+        self.status.remaining_seconds().filter(|_| is_current)
     }
 
     /// `spec.warnBeforeSeconds`.
@@ -144,10 +109,16 @@ impl LeaseObject {
         self.more.get()?.follow.as_ref()
     }
 
-    /// The finalizers with ours, or without it: a patch replaces the list as a whole.
+    /// All finalizers, with or without that of the operator: a merge patch replaces the whole list.
     pub fn finalizers_with(&self, ours: bool) -> Vec<String> {
         let others = self.more.get().into_iter().flat_map(|more| more.other_finalizers.iter().cloned());
         others.chain(ours.then(|| FINALIZER.to_owned())).collect()
+    }
+
+    /// The conditions that other controllers wrote. A write of the status replaces the list of conditions as a whole, so it
+    /// has to contain them. They are no part of [`StatusSnapshot`]: a change of them isn't a write of the primary.
+    pub fn other_conditions(&self) -> &[Value] {
+        self.more.get().map_or(&[], |more| &more.other_conditions)
     }
 
     /// Whether `newer` renews the lease that this record shows: a changed `renewTime` or `ttlSeconds`, whatever they
@@ -157,36 +128,12 @@ impl LeaseObject {
     }
 }
 
-/// Reads `metadata.uid`.
-pub fn uid_of(uid: Option<&str>) -> Result<Uuid, Unreadable> {
-    uid.and_then(|uid| uid.parse().ok()).ok_or(Unreadable::Metadata("uid"))
-}
-
-/// Reads `metadata.resourceVersion`.
-pub fn version_of(version: Option<&str>) -> Result<ResourceVersion, Unreadable> {
-    version.and_then(|version| version.parse().ok()).ok_or(Unreadable::Metadata("resourceVersion"))
-}
-
-/// Milliseconds since 1970, rounded down: how times are kept.
-pub(super) fn millis(time: Timestamp) -> i64 {
-    time.as_millisecond()
-}
-
-/// A time from milliseconds since 1970; the nearest one that exists.
-pub(super) fn from_millis(millis: i64) -> Timestamp {
-    Timestamp::from_millisecond(millis).unwrap_or(if millis < 0 { Timestamp::MIN } else { Timestamp::MAX })
-}
-
-/// A time as status fields and logs write it.
-pub(super) fn text(millis: i64) -> String {
-    time::to_text(from_millis(millis))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::lease_status::State;
 
     fn lease(value: serde_json::Value) -> Lease {
         serde_json::from_value(value).expect("a lease")
@@ -225,6 +172,38 @@ mod tests {
         let record = LeaseObject::read(&lease(sample())).expect("readable");
         assert_eq!(record.finalizers_with(true), ["example.com/other", FINALIZER]);
         assert_eq!(record.finalizers_with(false), ["example.com/other"]);
+    }
+
+    #[test]
+    fn a_write_of_the_status_keeps_the_conditions_of_other_controllers() {
+        let noon = "2026-01-31T12:00:00Z";
+        let condition = |type_: &str, generation: Option<i64>| {
+            let mut condition = json!({
+                "type": type_, "status": "True", "reason": "Some", "message": "", "lastTransitionTime": noon,
+            });
+            if let Some(generation) = generation {
+                condition["observedGeneration"] = json!(generation);
+            }
+            condition
+        };
+        let mut value = sample();
+        value["status"] =
+            json!({"conditions": [condition("Audited", Some(2)), condition("Active", None)], "term": 1});
+        let object = LeaseObject::read(&lease(value.clone())).expect("readable");
+        let mut status = object.status.clone();
+        status.set_state(State::Granted, 0);
+        let patch = status.to_patch("me", 1, object.other_conditions());
+        let types: Vec<&Value> = patch["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|condition| &condition["type"])
+            .collect();
+        assert_eq!(types, ["Active", "Audited"]);
+        assert_eq!(patch["conditions"][1], condition("Audited", Some(2)), "unchanged");
+        value["status"]["conditions"] = json!([condition("Active", None)]);
+        let without = LeaseObject::read(&lease(value)).expect("readable");
+        assert_eq!(object.status, without.status, "they don't count as a write of the primary");
     }
 
     #[test]

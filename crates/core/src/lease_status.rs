@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::{
-    lease_object::{from_millis, millis, text},
     sparse::Sparse,
+    unix_millis::{from_millis, millis, text},
 };
 
 /// Milliseconds since 1970, by the clock that the field's documentation names.
@@ -19,13 +19,13 @@ type Millis = i64;
 /// The state of a lease: the reason of its condition `Active`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// It runs.
+    /// Its TTL runs.
     Granted,
-    /// It is active, and its time stands still.
+    /// Active, with a paused TTL.
     Suspended,
-    /// It has ended by time.
+    /// Ended at its deadline.
     Expired,
-    /// It has ended before its time.
+    /// Ended before its deadline, since it was deleted.
     Revoked,
 }
 
@@ -63,15 +63,15 @@ pub struct Grant {
     pub token: i64,
 }
 
-/// The reason of the condition `Released` when only a change of what is attached helps.
+/// The reason of the condition `Released` when a removal fails until the attached object changes.
 pub const HINDERED: &str = "Hindered";
-/// The same when it may pass by itself: the primary tries again and again.
+/// The same when the failure may be transient: the primary retries.
 pub const RETRYING: &str = "Retrying";
 
 /// The condition `Released`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Released {
-    /// True: everything that was attached is gone. False: something hinders that.
+    /// True: everything that was attached is gone. False: a removal fails.
     pub done: bool,
     /// Why, in one word.
     pub reason: Box<str>,
@@ -86,7 +86,7 @@ pub struct Followed {
     pub source: Box<str>,
     /// The uid of the Pod that it is.
     pub uid: Option<Uuid>,
-    /// The condition `Following`: its status, its reason, and since when. Absent as long as nobody knows, and after the end.
+    /// The condition `Following`: its status, its reason, and since when. Absent while unknown, and after the end.
     pub condition: Option<(bool, Box<str>, Millis)>,
 }
 
@@ -96,19 +96,19 @@ impl Followed {
         matches!(self.condition, Some((true, ..)))
     }
 
-    /// Whether the source was seen not to keep it alive: not since it couldn't be seen.
+    /// Whether the source was observed not to keep it alive, in contrast to a source that can't be watched.
     pub fn was_lost(&self) -> bool {
         let unseen = |reason: &str| matches!(reason, following::NOT_ENABLED | following::UNWATCHED);
         self.condition.as_ref().is_some_and(|(alive, reason, _)| !alive && !unseen(reason))
     }
 
-    /// Why not, or that it does, for people.
+    /// The message of the condition `Following`.
     pub fn explain(&self) -> String {
         let source = &self.source;
         let Some((_, reason, _)) = &self.condition else { return format!("follows {source}") };
         match &**reason {
             following::SOURCE_ALIVE => format!("{source} keeps it alive"),
-            following::SOURCE_MISSING => format!("{source} isn't there: the TTL runs"),
+            following::SOURCE_MISSING => format!("{source} doesn't exist: the TTL runs"),
             following::SOURCE_FINISHED => format!("{source} has finished"),
             following::SOURCE_REPLACED => format!("{source} is another Pod now"),
             following::SOURCE_ENDED => format!("{source} has ended: the TTL runs"),
@@ -117,12 +117,11 @@ impl Followed {
                 format!("too many leases follow one another up to {source}: only renewals keep it alive")
             }
             following::NOT_ENABLED => format!(
-                "the operator isn't told to watch such a source (`--follow`): {source} can't be seen, and the lease \
-                 doesn't end by time"
+                "{source} can't be watched: `--follow` doesn't list its kind. The lease doesn't expire until it does"
             ),
             following::UNWATCHED => format!(
-                "the operator lacks a right that `lessor rbac` prints: {source} can't be seen, and the lease doesn't \
-                 end by time"
+                "{source} can't be watched: the operator lacks a right that `lessor rbac` prints. The lease doesn't \
+                 expire until it is granted"
             ),
             _ => format!("follows {source}"),
         }
@@ -140,8 +139,8 @@ pub struct StatusSnapshot {
     pub expiry: Option<Millis>,
     /// `endTime`.
     pub end: Option<Millis>,
-    /// `observedGeneration`: present from the grant on.
-    pub observed_generation: Option<i64>,
+    /// `specGeneration`: present from the grant on.
+    pub spec_generation: Option<i64>,
     /// What was attached.
     pub attached: Option<Attached>,
     /// The term under which this was written.
@@ -159,7 +158,7 @@ struct More {
 }
 
 impl StatusSnapshot {
-    /// Reads a status. What is missing stays missing: it was never written, or somebody removed it.
+    /// Reads a status. A missing field stays missing: it was never written, or was removed.
     pub fn read(status: &LeaseStatus) -> Self {
         let condition = |type_: &str| status.conditions.iter().find(|condition| condition.type_ == type_);
         let since = |condition: &Condition| millis(condition.last_transition_time.0);
@@ -174,7 +173,7 @@ impl StatusSnapshot {
             }),
             expiry: status.expiry_time.as_ref().map(|time| millis(time.0)),
             end: status.end_time.as_ref().map(|time| millis(time.0)),
-            observed_generation: status.observed_generation,
+            spec_generation: status.spec_generation,
             attached: status.attached,
             term: status.term,
             more: Sparse::new(More {
@@ -198,20 +197,21 @@ impl StatusSnapshot {
         }
     }
 
-    /// The status as a merge patch: every field of ours, absent ones as `null`, so that nothing of an earlier status
-    /// stays behind.
-    pub fn to_patch(&self, primary: &str, term: i64) -> Value {
-        let generation = self.observed_generation;
-        let mut conditions = Vec::with_capacity(4);
+    /// The status as a merge patch. It names each field of the operator, absent ones as `null`, so that the patch removes
+    /// what an earlier status had. `other_conditions` are those of [other controllers](crate::lease_object::LeaseObject::other_conditions).
+    ///
+    /// The conditions carry no `observedGeneration`. A renewal moves the generation and costs no write, so it would be older than
+    /// the object after each renewal, and `kubectl wait` and kstatus ignore such a condition.
+    pub fn to_patch(&self, primary: &str, term: i64, other_conditions: &[Value]) -> Value {
+        let mut conditions = Vec::with_capacity(4 + other_conditions.len());
         let mut push = |type_: &str, status: bool, reason: &str, message: String, since: Millis| {
-            conditions.push(Condition {
-                type_: type_.to_owned(),
-                status: if status { "True" } else { "False" }.to_owned(),
-                reason: reason.to_owned(),
-                message,
-                last_transition_time: Time(from_millis(since)),
-                observed_generation: generation,
-            });
+            conditions.push(json!({
+                "type": type_,
+                "status": if status { "True" } else { "False" },
+                "reason": reason,
+                "message": message,
+                "lastTransitionTime": Time(from_millis(since)),
+            }));
         };
         if let Some((state, since)) = self.state {
             push(condition::ACTIVE, state.is_active(), state.reason(), self.explain(state), since);
@@ -232,10 +232,11 @@ impl StatusSnapshot {
         if let Some((released, since)) = self.released() {
             push(condition::RELEASED, released.done, &released.reason, released.message.to_string(), *since);
         }
+        conditions.extend_from_slice(other_conditions);
         let micro = |millis: Millis| time::micro(from_millis(millis));
         json!({
             "conditions": conditions,
-            "observedGeneration": generation,
+            "specGeneration": self.spec_generation,
             "grantedTTLSeconds": self.grant.map(|grant| grant.ttl_seconds),
             "grantTime": self.grant.map(|grant| micro(grant.time)),
             "fencingToken": self.grant.map(|grant| grant.token),
@@ -304,7 +305,7 @@ impl StatusSnapshot {
         }
     }
 
-    /// Takes the conditions away that say something of a lease that hasn't ended.
+    /// Removes the conditions that apply only before the end.
     pub fn clear_conditions(&mut self) {
         self.more.change(|more| {
             more.expiring = None;
@@ -324,8 +325,8 @@ impl StatusSnapshot {
         self.more.change(|more| more.follows = None);
     }
 
-    /// Sets what the lease follows (`uid`: the Pod that it is), and the condition `Following`; `None`: nobody knows, and what
-    /// was known of this source stands. The time of the condition moves only when its status does.
+    /// Sets what the lease follows (`uid`: the Pod that it is), and the condition `Following`; `None`: unknown, so that
+    /// what was published about this source stays. The time of the condition moves only when its status does.
     pub fn set_follows(
         &mut self,
         source: String,
@@ -351,12 +352,12 @@ impl StatusSnapshot {
         self.more.get()?.released.as_ref()
     }
 
-    /// Whether the condition `Released` says that something hinders that.
+    /// Whether the condition `Released` is false: a removal fails.
     pub fn is_hindered(&self) -> bool {
         self.released().is_some_and(|(released, _)| !released.done)
     }
 
-    /// Whether that may pass by itself.
+    /// Whether the primary retries that removal.
     pub fn is_retrying(&self) -> bool {
         self.released().is_some_and(|(released, _)| !released.done && &*released.reason == RETRYING)
     }
@@ -377,7 +378,7 @@ impl StatusSnapshot {
 
     /// Whether the lease was ever granted.
     pub fn is_granted(&self) -> bool {
-        self.observed_generation.is_some() && self.grant.is_some()
+        self.spec_generation.is_some() && self.grant.is_some()
     }
 
     /// The state alone.
@@ -395,7 +396,7 @@ mod tests {
             state: Some((State::Granted, 1_000)),
             grant: Some(Grant { ttl_seconds: 30, time: 1_000, token: 7 }),
             expiry: Some(31_000),
-            observed_generation: Some(1),
+            spec_generation: Some(1),
             attached: Some(Attached { objects: 1, keys: 2 }),
             term: Some(3),
             ..StatusSnapshot::default()
@@ -416,21 +417,35 @@ mod tests {
             Released { done: false, reason: "Hindered".into(), message: "configmap a is immutable".into() },
             3_000,
         );
-        let status: LeaseStatus = serde_json::from_value(published.to_patch("me", 3)).expect("a status");
+        let status: LeaseStatus = serde_json::from_value(published.to_patch("me", 3, &[])).expect("a status");
         assert_eq!(StatusSnapshot::read(&status), published);
         assert_eq!(status.primary.as_deref(), Some("me"));
+    }
+
+    #[test]
+    fn no_condition_carries_a_generation_which_a_renewal_would_make_look_old() {
+        let mut published = granted();
+        published.set_expiring(true, 2_000);
+        published.set_follows("pod/web-0".to_owned(), None, Some((true, following::SOURCE_ALIVE)), 2_000);
+        published.set_released(Released { done: true, reason: "Done".into(), message: "".into() }, 3_000);
+        let patch = published.to_patch("me", 3, &[]);
+        let conditions = patch["conditions"].as_array().expect("a list");
+        assert_eq!(conditions.len(), 4);
+        assert!(conditions.iter().all(|condition| condition.get("observedGeneration").is_none()), "{patch}");
+        // kubectl falls back to this one.
+        assert_eq!(patch.get("observedGeneration"), None);
     }
 
     #[test]
     fn a_patch_names_the_fields_that_must_go() {
         let mut published = granted();
         published.expiry = None;
-        let patch = published.to_patch("me", 3);
+        let patch = published.to_patch("me", 3, &[]);
         assert_eq!(patch.get("expiryTime"), Some(&Value::Null));
         assert_eq!(patch.get("endTime"), Some(&Value::Null));
         published.set_follows("pod/web-0".to_owned(), Some(Uuid::nil()), None, 1_000);
         published.set_follows("pod/web-1".to_owned(), None, None, 1_000);
-        assert_eq!(published.to_patch("me", 3)["follows"], json!({"source": "pod/web-1", "uid": null}));
+        assert_eq!(published.to_patch("me", 3, &[])["follows"], json!({"source": "pod/web-1", "uid": null}));
     }
 
     #[test]

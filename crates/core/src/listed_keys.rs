@@ -1,14 +1,14 @@
-//! Which objects a watch has shown since it began.
+//! The names of the objects that a watch has listed.
 
 use std::{
     collections::HashSet,
     hash::{BuildHasher, RandomState},
 };
 
-use crate::lease_object::NamespacedName;
+use crate::metadata::NamespacedName;
 
-/// The places of objects, of which there may be very many: of each only a fingerprint is kept, of 128 bits, and with keys that
-/// nobody knows. That two of a million places have the same is less likely than that memory fails.
+/// The names of listed objects. Each is kept as a hash of 128 bits under random keys, since there may be very many. A collision
+/// among a million names is less likely than a memory fault.
 #[derive(Clone, Debug, Default)]
 pub struct ListedKeys {
     prints: HashSet<u128>,
@@ -21,17 +21,17 @@ impl ListedKeys {
         self.prints.insert(self.print(namespace, name));
     }
 
-    /// Takes the object of this name out.
+    /// Removes the object of this name.
     pub fn remove(&mut self, namespace: &str, name: &str) {
         self.prints.remove(&self.print(namespace, name));
     }
 
-    /// Whether the object at this place was shown.
+    /// Whether the object of this name was listed.
     pub fn contains(&self, place: &NamespacedName) -> bool {
         self.prints.contains(&self.print(&place.namespace, &place.name))
     }
 
-    /// Whether nothing was shown.
+    /// Whether no object was listed.
     pub fn is_empty(&self) -> bool {
         self.prints.is_empty()
     }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_shown_is_told_from_what_was_not() {
+    fn a_listed_name_is_found_and_others_are_not() {
         let mut shown = ListedKeys::default();
         assert!(shown.is_empty());
         shown.insert("shop", "cart");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{clocks::Now, index::sources::Tally, lease_status::State, replica::Replica};
+use crate::{clocks::Now, index::sources::FollowerCount, lease_status::State, replica::Replica};
 
 /// The figures of one replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct MetricsSnapshot {
     /// Ended leases whose release is hindered.
     pub hindered: usize,
     /// What leases follow, of each kind of source.
-    pub followed: Vec<Tally>,
+    pub followed: Vec<FollowerCount>,
     /// For how long the first lease that is due has been due; zero: none is.
     pub overdue: Duration,
     /// Objects that are attached as a whole.
@@ -56,7 +56,7 @@ impl MetricsSnapshot {
             term: replica.highest_term(),
             leases,
             hindered,
-            followed: replica.follows().figures().to_vec(),
+            followed: replica.follows().counts().to_vec(),
             overdue: replica.overdue(now),
             queued: replica.queued(),
             in_flight: replica.in_flight(),

@@ -6,15 +6,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lessor_api::{Lease, Lessor};
 
 use crate::{
-    attachable::KindName,
-    index::{
-        attachments::Kind,
-        sources::{SourceState, SourceWatch},
-    },
-    lease_object::{ResourceVersion, version_of},
+    index::sources::{SourceState, SourceWatch},
+    kind::{Kind, KindName},
     listed_keys::ListedKeys,
-    watch_health::Scope,
+    metadata::{ResourceVersion, version_of},
 };
+
+/// Where something is watched: a namespace, or all of them.
+pub type Scope = Option<Arc<str>>;
 
 /// What a replica saw.
 #[derive(Debug)]

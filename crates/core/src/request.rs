@@ -11,8 +11,9 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::{
+    decide::removal::Removal,
     index::{
-        attachments::{ObjectId, Removal},
+        attachments::ObjectId,
         sources::{Source, SourceState},
     },
     lease_object::{NamespacedName, ResourceVersion},

@@ -1,171 +1,171 @@
-//! What a replica can see of each attachable kind: whether its watches show everything, and since when they don't.
+//! The health of the watches of attachable kinds: which are in sync, which fail, and since when.
 //!
-//! An object that no watch shows may be attached to a lease that ends, so a kind that can't be seen for a moment holds up
-//! releases. One that can't be seen for long doesn't: no kind delays the others for ever.
+//! An object that a failing watch doesn't report may be attached to a lease that ends. So a kind whose watch has failed for a
+//! short time blocks releases. One whose watch has failed for long doesn't, so that no kind delays the others for ever.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use lease_engine::LeaseTime;
 
-use crate::{attachable::KindName, clocks::Now, observation::Failure};
+use crate::{clocks::Now, kind::KindName, observation::Failure};
 
-/// For this long, a failing watch holds up the release of leases: what it doesn't show might be attached. In lease time: what
-/// fails since the API server can't be reached at all delays nothing that could go on without it.
+pub use crate::observation::Scope;
+
+/// For this long, a failing watch blocks the release of leases. In lease time, which is paused while the API server can't be
+/// reached: an outage uses up nothing of it.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A watch that is open again may take this long to show what it has missed; one that was ended in good order, as long as it
-/// took to be opened again, and no longer than this.
+/// A watch that is open again after a failure may take this long to deliver missed events. After a regular end, it may take as
+/// long as opening it took, and at most this.
 const CATCHING_UP: Duration = Duration::from_secs(3);
-/// A failure that may pass by itself is told to people when it has lasted this long.
-const TELL_AFTER: Duration = Duration::from_secs(5);
+/// A transient failure is reported to users once it has lasted this long.
+const REPORT_AFTER: Duration = Duration::from_secs(5);
 
-/// Where something is watched: a namespace, or all of them.
-pub type Scope = Option<Arc<str>>;
-
-/// Everything that is known of how kinds are seen.
+/// The health of the watches of all attachable kinds.
 #[derive(Clone, Debug, Hash, Default)]
 pub struct WatchHealth {
-    kinds: BTreeMap<KindName, BTreeMap<Scope, Sight>>,
+    kinds: BTreeMap<KindName, BTreeMap<Scope, WatchState>>,
 }
 
-/// How one watch does.
+/// The state of one watch.
 #[derive(Clone, Debug, Hash, Default)]
-struct Sight {
-    /// Whether everything has been shown once.
+struct WatchState {
+    /// Whether it has delivered a whole list once.
     synced: bool,
-    /// How it fails at present.
+    /// Its current failure.
     failure: Option<Failure>,
-    /// Since when it is being opened again, after it had ended in good order.
+    /// Since when it is being reopened after a regular end.
     interrupted: Option<Duration>,
     failures: FailureWindow,
-    /// Apart from failures: each watch is opened again every few minutes, and that must not use up what a failure may take.
+    /// Counted apart from failures: each watch is reopened every few minutes, which must use up nothing of the time that a
+    /// failure may block releases.
     interruptions: FailureWindow,
 }
 
-/// A time in which a watch shows nothing again and again, short recoveries not counted.
+/// A period in which a watch fails again and again. Recoveries shorter than [`PATIENCE`] don't end it.
 #[derive(Clone, Debug, Hash, Default)]
 struct FailureWindow {
     /// When it began.
     since: Duration,
     /// The same, in lease time.
-    patient_since: LeaseTime,
-    /// When the watch showed nothing last.
+    since_in_lease_time: LeaseTime,
+    /// When the watch failed last.
     until: Option<LeaseTime>,
-    /// When all that it missed should have been shown.
+    /// When it has delivered all missed events at the latest.
     caught_up_at: Duration,
 }
 
-/// What keeps a kind from being seen, for people.
+/// Why the watch of a kind fails, for users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KindProblem {
     /// The kind.
     pub kind: KindName,
-    /// In which way.
+    /// The failure.
     pub failure: Failure,
 }
 
 impl WatchHealth {
-    /// Nothing has been seen yet of these kinds in these scopes.
+    /// These kinds in these scopes, none of which has been listed yet.
     pub fn new(kinds: impl IntoIterator<Item = KindName>, scopes: &[Scope]) -> Self {
-        let unseen = || scopes.iter().map(|scope| (scope.clone(), Sight::default())).collect();
+        let unseen = || scopes.iter().map(|scope| (scope.clone(), WatchState::default())).collect();
         Self { kinds: kinds.into_iter().map(|kind| (kind, unseen())).collect() }
     }
 
-    /// All objects of a kind in a scope have been shown.
+    /// Notes that a watch has delivered all objects of a kind in a scope.
     pub fn synced(&mut self, kind: &KindName, scope: &Scope, now: &Now) {
-        let sight = self.sight(kind, scope);
-        sight.synced = true;
-        sight.recover(now);
+        let watch = self.watch(kind, scope);
+        watch.synced = true;
+        watch.recover(now);
     }
 
-    /// A watch has ended in good order, and is being opened again.
+    /// Notes that a watch has ended regularly and is being reopened.
     pub fn interrupted(&mut self, kind: &KindName, scope: &Scope, now: &Now) {
-        self.sight(kind, scope).interrupt(now);
+        self.watch(kind, scope).interrupt(now);
     }
 
-    /// A watch that had broken or ended goes on where it was. Answers whether it showed nothing meanwhile.
+    /// Notes that a watch continues where it had stopped. Returns whether it was failing or being reopened before.
     pub fn resumed(&mut self, kind: &KindName, scope: &Scope, now: &Now) -> bool {
-        self.sight(kind, scope).recover(now)
+        self.watch(kind, scope).recover(now)
     }
 
-    /// A watch fails. Answers whether that is news.
+    /// Notes that a watch fails. Returns whether the failure is a new one.
     pub fn failing(&mut self, kind: &KindName, scope: &Scope, failure: Failure, now: &Now) -> bool {
-        self.sight(kind, scope).fail(failure, now)
+        self.watch(kind, scope).fail(failure, now)
     }
 
-    /// A kind can't even be discovered. Answers whether that is news.
+    /// Notes that discovery of a kind fails. Returns whether the failure is a new one.
     pub fn unknown(&mut self, kind: &KindName, failure: &Failure, now: &Now) -> bool {
         let scopes = self.kinds.entry(kind.clone()).or_default();
-        scopes.values_mut().filter_map(|sight| sight.fail(failure.clone(), now).then_some(())).count() > 0
+        scopes.values_mut().filter_map(|watch| watch.fail(failure.clone(), now).then_some(())).count() > 0
     }
 
-    fn sight(&mut self, kind: &KindName, scope: &Scope) -> &mut Sight {
+    fn watch(&mut self, kind: &KindName, scope: &Scope) -> &mut WatchState {
         self.kinds.entry(kind.clone()).or_default().entry(scope.clone()).or_default()
     }
 
-    /// Kinds of which nothing is known yet, not even that they can't be seen.
+    /// Kinds that have been neither listed nor found to fail.
     pub fn unseen(&self) -> impl Iterator<Item = &KindName> {
         let unseen =
-            |sight: &Sight| !sight.synced && sight.failure.is_none() && sight.failures.until.is_none();
+            |watch: &WatchState| !watch.synced && watch.failure.is_none() && watch.failures.until.is_none();
         self.kinds.iter().filter(move |(_, scopes)| scopes.values().any(unseen)).map(|(kind, _)| kind)
     }
 
-    /// Until when something may be attached in this namespace that no watch has shown; zero if all is seen, or if it
-    /// takes too long to wait for.
+    /// Until when releases in this namespace wait, since a watch may not have reported an attached object. Zero if all watches
+    /// are healthy, or have failed for too long to wait for them.
     pub fn release_blocked_until(&self, namespace: &str, now: &Now) -> Duration {
         let of_namespace = |scope: &Scope| scope.as_deref().is_none_or(|scope| scope == namespace);
         let watch_health = self.kinds.values().flatten().filter(|(scope, _)| of_namespace(scope));
-        watch_health.map(|(_, sight)| sight.release_blocked_until(now)).max().unwrap_or_default()
+        watch_health.map(|(_, watch)| watch.release_blocked_until(now)).max().unwrap_or_default()
     }
 
-    /// What people should know: kinds that can't be seen, each with one failure.
-    pub fn troubles(&self, now: Duration) -> Vec<KindProblem> {
-        let trouble = |(kind, scopes): (&KindName, &BTreeMap<Scope, Sight>)| {
-            let failing = scopes.values().find(|sight| sight.told_at().is_some_and(|at| at <= now))?;
+    /// Kinds whose watches fail, each with one failure, to be reported to users.
+    pub fn problems(&self, now: Duration) -> Vec<KindProblem> {
+        let trouble = |(kind, scopes): (&KindName, &BTreeMap<Scope, WatchState>)| {
+            let failing = scopes.values().find(|watch| watch.reported_at().is_some_and(|at| at <= now))?;
             Some(KindProblem { kind: kind.clone(), failure: failing.failure.clone()? })
         };
         self.kinds.iter().filter_map(trouble).collect()
     }
 
-    /// When [`troubles`](Self::troubles) change if nothing happens before.
-    pub fn troubles_change_at(&self, now: Duration) -> Option<Duration> {
+    /// When [`problems`](Self::problems) change if nothing happens before.
+    pub fn problems_change_at(&self, now: Duration) -> Option<Duration> {
         let watch_health = self.kinds.values().flat_map(BTreeMap::values);
-        watch_health.filter_map(Sight::told_at).filter(|at| *at > now).min()
+        watch_health.filter_map(WatchState::reported_at).filter(|at| *at > now).min()
     }
 
-    /// Each kind, and how it fails at present if it does.
+    /// Each kind and the state of its watches.
     pub fn states(&self) -> impl Iterator<Item = (&KindName, State<'_>)> {
         self.kinds.iter().map(|(kind, scopes)| {
-            let state = match scopes.values().find_map(|sight| sight.failure.as_ref()) {
+            let state = match scopes.values().find_map(|watch| watch.failure.as_ref()) {
                 Some(failure) => State::Failing(failure),
-                None if scopes.values().all(|sight| sight.synced) => State::Event,
-                None => State::Unseen,
+                None if scopes.values().all(|watch| watch.synced) => State::Synced,
+                None => State::Unknown,
             };
             (kind, state)
         })
     }
 }
 
-/// How a kind is seen.
+/// The state of the watches of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State<'a> {
-    /// Not yet.
-    Unseen,
-    /// Wholly.
-    Event,
-    /// Not wholly, for this reason.
+    /// Not listed yet.
+    Unknown,
+    /// In sync.
+    Synced,
+    /// Failing, for this reason.
     Failing(&'a Failure),
 }
 
-impl Sight {
+impl WatchState {
     fn interrupt(&mut self, now: &Now) {
         if self.failure.is_none() {
-            self.interruptions.go_on(now);
+            self.interruptions.record_failure(now);
             self.interrupted = Some(now.mono);
         }
     }
 
     fn fail(&mut self, failure: Failure, now: &Now) -> bool {
-        self.failures.go_on(now);
+        self.failures.record_failure(now);
         self.interrupted = None;
         let news = self.failure.as_ref() != Some(&failure);
         self.failure = Some(failure);
@@ -175,12 +175,12 @@ impl Sight {
     fn recover(&mut self, now: &Now) -> bool {
         let was_failing = self.failure.take().is_some();
         if was_failing {
-            self.failures.pause(CATCHING_UP, now);
+            self.failures.record_recovery(CATCHING_UP, now);
         }
         let interrupted = self.interrupted.take();
         if let Some(since) = interrupted {
-            // A server that was quick to open it is as quick to show what was missed.
-            self.interruptions.pause(now.mono.saturating_sub(since).min(CATCHING_UP), now);
+            // An API server that opens it fast also delivers missed events fast.
+            self.interruptions.record_recovery(now.mono.saturating_sub(since).min(CATCHING_UP), now);
         }
         was_failing || interrupted.is_some()
     }
@@ -193,34 +193,34 @@ impl Sight {
         failures.max(self.interruptions.release_blocked_until(self.interrupted.is_some(), now))
     }
 
-    fn told_at(&self) -> Option<Duration> {
+    fn reported_at(&self) -> Option<Duration> {
         let failure = self.failure.as_ref()?;
-        Some(if failure.is_transient() { self.failures.since + TELL_AFTER } else { self.failures.since })
+        Some(if failure.is_transient() { self.failures.since + REPORT_AFTER } else { self.failures.since })
     }
 }
 
 impl FailureWindow {
-    /// The watch shows nothing.
-    fn go_on(&mut self, now: &Now) {
+    /// The watch fails, or is being reopened.
+    fn record_failure(&mut self, now: &Now) {
         if self.until.is_none_or(|until| until + PATIENCE <= now.lease) {
             self.since = now.mono;
-            self.patient_since = now.lease;
+            self.since_in_lease_time = now.lease;
         }
         self.until = Some(now.lease);
     }
 
-    /// It shows something again, and in so long all that it missed.
-    fn pause(&mut self, catching_up: Duration, now: &Now) {
+    /// The watch is open again, and has delivered all missed events after `catching_up`.
+    fn record_recovery(&mut self, catching_up: Duration, now: &Now) {
         self.until = Some(now.lease);
         self.caught_up_at = now.mono + catching_up;
     }
 
-    fn release_blocked_until(&self, shows_nothing: bool, now: &Now) -> Duration {
-        let patience = (self.patient_since + PATIENCE).since(now.lease);
+    fn release_blocked_until(&self, is_failing: bool, now: &Now) -> Duration {
+        let patience = (self.since_in_lease_time + PATIENCE).since(now.lease);
         if self.until.is_none() || patience.is_zero() {
             return Duration::ZERO;
         }
-        if shows_nothing { now.mono + patience } else { self.caught_up_at }
+        if is_failing { now.mono + patience } else { self.caught_up_at }
     }
 }
 
@@ -234,13 +234,13 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// This long after the start, while the API server was always heard.
+    /// This long after the start, without an outage.
     fn at(secs: u64) -> Now {
-        heard(secs, secs)
+        with_lease_time(secs, secs)
     }
 
     /// This long after the start, and at this lease time.
-    fn heard(mono: u64, lease: u64) -> Now {
+    fn with_lease_time(mono: u64, lease: u64) -> Now {
         Now {
             mono: seconds(mono),
             lease: LeaseTime::from_duration(seconds(lease)),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_fails_for_a_moment_holds_up_releases_until_it_has_caught_up() {
+    fn a_kind_that_fails_for_a_moment_blocks_releases_until_it_has_caught_up() {
         let (mut watch_health, kind, scope) = watch_health();
         watch_health.synced(&kind, &scope, &at(0));
         assert_eq!(watch_health.release_blocked_until("shop", &at(100)), Duration::ZERO);
@@ -274,12 +274,12 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_is_opened_again_holds_up_releases_until_then_and_as_long_again() {
+    fn a_watch_that_is_reopened_blocks_releases_until_then_and_as_long_again() {
         let (mut watch_health, kind, scope) = watch_health();
         watch_health.synced(&kind, &scope, &at(0));
         watch_health.interrupted(&kind, &scope, &at(290));
         assert_eq!(watch_health.release_blocked_until("shop", &at(290)), seconds(320));
-        assert_eq!(watch_health.troubles(seconds(319)), [], "people needn't know");
+        assert_eq!(watch_health.problems(seconds(319)), [], "not reported");
         assert!(watch_health.resumed(&kind, &scope, &at(291)));
         assert_eq!(watch_health.release_blocked_until("shop", &at(291)), seconds(292));
         watch_health.interrupted(&kind, &scope, &at(580));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_scope_whose_watch_is_opened_again_holds_up_releases() {
+    fn only_the_scope_whose_watch_is_reopened_blocks_releases() {
         let scopes = ["shop", "bank"].map(|scope| Some(scope.into()));
         let kind: KindName = "secrets".into();
         let mut watch_health = WatchHealth::new([kind.clone()], &scopes);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_cannot_be_opened_again_or_ends_all_the_time_holds_up_nothing_for_long() {
+    fn a_watch_that_cannot_be_reopened_or_keeps_ending_blocks_releases_for_a_short_time_only() {
         let (mut watch_health, kind, scope) = watch_health();
         watch_health.interrupted(&kind, &scope, &at(100));
         for failed in [110, 125, 139] {
@@ -320,29 +320,29 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_is_opened_again_uses_up_nothing_of_what_a_failure_may_take() {
+    fn reopening_a_watch_uses_up_nothing_of_what_a_failure_may_take() {
         let (mut watch_health, kind, scope) = watch_health();
         watch_health.interrupted(&kind, &scope, &at(100));
         watch_health.resumed(&kind, &scope, &at(101));
         watch_health.failing(&kind, &scope, transient(), &at(120));
         assert_eq!(watch_health.release_blocked_until("shop", &at(120)), seconds(150));
-        assert_eq!(watch_health.troubles(seconds(124)), []);
+        assert_eq!(watch_health.problems(seconds(124)), []);
     }
 
     #[test]
-    fn after_an_outage_a_kind_has_all_the_time_to_be_seen_again() {
+    fn after_an_outage_the_watch_of_a_kind_has_its_full_time_to_recover() {
         let (mut watch_health, kind, scope) = watch_health();
         watch_health.synced(&kind, &scope, &at(0));
-        // The API server can't be reached for five minutes, and is heard again.
+        // The API server can't be reached for five minutes, and then answers again.
         watch_health.failing(&kind, &scope, transient(), &at(100));
-        watch_health.failing(&kind, &scope, transient(), &heard(395, 100));
-        assert_eq!(watch_health.release_blocked_until("shop", &heard(401, 101)), seconds(430));
-        assert!(watch_health.resumed(&kind, &scope, &heard(405, 105)));
-        assert_eq!(watch_health.release_blocked_until("shop", &heard(405, 105)), seconds(408));
+        watch_health.failing(&kind, &scope, transient(), &with_lease_time(395, 100));
+        assert_eq!(watch_health.release_blocked_until("shop", &with_lease_time(401, 101)), seconds(430));
+        assert!(watch_health.resumed(&kind, &scope, &with_lease_time(405, 105)));
+        assert_eq!(watch_health.release_blocked_until("shop", &with_lease_time(405, 105)), seconds(408));
     }
 
     #[test]
-    fn a_kind_that_fails_for_long_holds_up_nothing_even_if_it_recovers_now_and_then() {
+    fn a_kind_that_fails_for_long_blocks_no_release_even_if_it_recovers_now_and_then() {
         let (mut watch_health, kind, scope) = watch_health();
         for begin in (0..60).step_by(5) {
             watch_health.failing(&kind, &scope, transient(), &at(begin));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_somebody_has_to_install_or_permit_holds_up_nothing() {
+    fn a_kind_that_is_not_installed_or_not_permitted_blocks_no_release() {
         let (mut watch_health, kind, _) = watch_health();
         for failure in [Failure::NoSuchKind, Failure::Forbidden("no".to_owned())] {
             watch_health.unknown(&kind, &failure, &at(1));
@@ -363,16 +363,16 @@ mod tests {
     }
 
     #[test]
-    fn people_hear_at_once_of_what_they_must_mend_and_later_of_what_may_pass() {
+    fn permanent_failures_are_reported_at_once_and_transient_ones_after_a_while() {
         let (mut watch_health, kind, scope) = watch_health();
         watch_health.failing(&kind, &scope, transient(), &at(10));
-        assert_eq!(watch_health.troubles(seconds(10)), []);
-        assert_eq!(watch_health.troubles_change_at(seconds(10)), Some(seconds(15)));
-        assert_eq!(watch_health.troubles(seconds(15)).len(), 1);
+        assert_eq!(watch_health.problems(seconds(10)), []);
+        assert_eq!(watch_health.problems_change_at(seconds(10)), Some(seconds(15)));
+        assert_eq!(watch_health.problems(seconds(15)).len(), 1);
         watch_health.failing(&kind, &scope, Failure::Forbidden("no".to_owned()), &at(16));
         let failure = Failure::Forbidden("no".to_owned());
-        assert_eq!(watch_health.troubles(seconds(16)), [KindProblem { kind: kind.clone(), failure }]);
+        assert_eq!(watch_health.problems(seconds(16)), [KindProblem { kind: kind.clone(), failure }]);
         watch_health.synced(&kind, &scope, &at(17));
-        assert_eq!(watch_health.troubles(seconds(17)), []);
+        assert_eq!(watch_health.problems(seconds(17)), []);
     }
 }

@@ -8,7 +8,7 @@ use lessor_api::{
     lease::FINALIZER,
 };
 use lessor_core::{
-    index::attachments::Removal,
+    decide::removal::Removal,
     request::{Request, Response},
 };
 use serde_json::Value;
@@ -221,17 +221,17 @@ impl History {
                 self.released(&lease.name, &uid.to_string(), server, sender);
             }
             Request::Remove { object, .. } => {
-                let map = before.maps.get(&*object.place.name);
+                let map = before.maps.get(&*object.name.name);
                 let leases = map.map(|map| removed(request, &map.object)).unwrap_or_default();
                 let may = |name: &&str| {
                     let lease = before.leases.get(*name);
                     lease.is_some_and(|lease| lease.object.is_ended() && lease.object.has_finalizer())
                 };
                 if leases.is_empty() || !leases.iter().all(may) {
-                    let what = format!("{} goes, which is attached to {leases:?}", object.place.name);
+                    let what = format!("{} goes, which is attached to {leases:?}", object.name.name);
                     self.violation(Promise::NothingUnattached, what);
                 }
-                let left = server.maps.contains_key(&*object.place.name);
+                let left = server.maps.contains_key(&*object.name.name);
                 self.seen.key_removed |= left;
                 self.seen.removed |= !left;
             }

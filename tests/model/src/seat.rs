@@ -408,7 +408,7 @@ pub(crate) fn hash_request(request: &Request, state: &mut impl Hasher) {
         Request::DeleteLease { uid, .. } => uid.hash(state),
         Request::ReadObject { object } => object.hash(state),
         Request::Remove { object, removal } => {
-            use lessor_core::index::attachments::Removal;
+            use lessor_core::decide::removal::Removal;
             object.hash(state);
             match removal {
                 Removal::Delete { uid, version, .. } | Removal::Members { uid, version, .. } => {

@@ -15,10 +15,8 @@ use lessor_api::{
     recorded::GRANT_MANAGER,
 };
 use lessor_core::{
-    index::{
-        attachments::Removal,
-        sources::{Sign, SourceState},
-    },
+    decide::removal::Removal,
+    index::sources::{SourceState, SourceStatus},
     lease_object::NamespacedName,
     listed_keys::ListedKeys,
     request::{FIELD_MANAGER, Request, RequestError, Response},
@@ -229,7 +227,7 @@ impl Server {
                 Ok((name, lease)) => self.delete_lease(name, lease, now),
                 Err(refused) => refused.into(),
             },
-            Request::ReadObject { object } => match self.maps.get(&*object.place.name) {
+            Request::ReadObject { object } => match self.maps.get(&*object.name.name) {
                 Some(map) => Response::Object(Box::new(map.object.clone())).into(),
                 None => Response::Gone.into(),
             },
@@ -239,7 +237,7 @@ impl Server {
                     None => Response::Gone.into(),
                 }
             }
-            Request::Remove { object, removal } => self.remove_from_map(&object.place.name, removal),
+            Request::Remove { object, removal } => self.remove_from_map(&object.name.name, removal),
         }
     }
 
@@ -373,18 +371,18 @@ impl Server {
 
     /// The heart beats; if it isn't there it is made.
     pub fn beat(&mut self, now: Timestamp) -> News {
-        let known = self.heart.as_ref().and_then(|heart| match heart.object.sign {
-            Sign::Heartbeat { uid, .. } => Some(uid),
-            Sign::Pod { .. } => None,
+        let known = self.heart.as_ref().and_then(|heart| match heart.object.status {
+            SourceStatus::Heartbeat { uid, .. } => Some(uid),
+            SourceStatus::Pod { .. } => None,
         });
         let uid = known.unwrap_or_else(|| self.next_uid().parse().unwrap_or_default());
         self.version += 1;
         let renew_time = Some(format!("the {}th", self.version).into());
-        let sign = Sign::Heartbeat { uid, renew_time, recorded: Some(now) };
+        let status = SourceStatus::Heartbeat { uid, renew_time, recorded: Some(now) };
         let heart = stored_heart(SourceState {
-            place: NamespacedName::new(NAMESPACE, HEART),
+            name: NamespacedName::new(NAMESPACE, HEART),
             version: self.version,
-            sign,
+            status,
         });
         self.heart = Some(Arc::clone(&heart));
         self.first_heart.get_or_insert_with(|| Arc::clone(&heart));
@@ -546,7 +544,7 @@ fn stored_lease(lease: Lease) -> Arc<Stored<Lease>> {
     hash_meta(&lease.metadata, &mut state);
     lease.spec.renew_time.hash(&mut state);
     if let Some(status) = &lease.status {
-        (&status.primary, status.term, status.fencing_token, status.observed_generation).hash(&mut state);
+        (&status.primary, status.term, status.fencing_token, status.spec_generation).hash(&mut state);
         let times = [&status.grant_time, &status.expiry_time, &status.end_time];
         times.map(|time| time.as_ref().map(|time| time.0.as_millisecond())).hash(&mut state);
         let reasons: Vec<_> =

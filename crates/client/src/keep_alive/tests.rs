@@ -119,7 +119,7 @@ impl Server {
                 },
                 "spec": spec,
                 "status": {
-                    "grantedTTLSeconds": TTL.as_secs(), "observedGeneration": 1,
+                    "grantedTTLSeconds": TTL.as_secs(), "specGeneration": 1,
                     "grantTime": "2026-01-31T12:00:00.000000Z",
                 },
             }),

@@ -10,9 +10,10 @@ use lessor_api::Recorded;
 use crate::{
     clocks::Now,
     decide::lease::{granted_ttl, seconds, whole_seconds},
-    lease_object::{LeaseObject, from_millis, millis},
+    lease_object::LeaseObject,
     lease_status::State,
     settings::Settings,
+    unix_millis::{from_millis, millis},
 };
 
 /// Times of the API are whole seconds, cut: what they show may be almost a second later.
@@ -53,7 +54,7 @@ pub fn recover(record: &LeaseObject, recorded: Recorded, now: &Now, settings: &S
     if recorded.renewed_unseen() {
         // No primary has promised anything since: what is asked for now is granted.
         ttl = granted_ttl(record.ttl_seconds, settings);
-    } else if record.status.observed_generation != Some(record.generation) {
+    } else if record.status.spec_generation != Some(record.generation) {
         // Perhaps `ttlSeconds` has changed since that was published.
         ttl = ttl.max(granted_ttl(record.ttl_seconds, settings));
     }
@@ -151,7 +152,7 @@ mod tests {
             },
             "spec": spec,
             "status": {
-                "observedGeneration": 1, "grantedTTLSeconds": spec["ttlSeconds"], "grantTime": second(asked).to_string(),
+                "specGeneration": 1, "grantedTTLSeconds": spec["ttlSeconds"], "grantTime": second(asked).to_string(),
             },
         }));
         let record = LeaseObject::read(&lease.expect("a lease")).expect("a record");

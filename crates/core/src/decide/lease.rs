@@ -13,9 +13,10 @@ use super::expiry::{Evidence, Expiry, Need, Obstacle, RECENT, Turn, may_end};
 use crate::{
     clocks::Now,
     index::sources::Source,
-    lease_object::{LeaseObject, from_millis, millis},
+    lease_object::LeaseObject,
     lease_status::{Followed, Grant, Released, State, StatusSnapshot},
     settings::Settings,
+    unix_millis::{from_millis, millis},
 };
 
 /// What the lessor in memory says of a lease that is granted.
@@ -309,7 +310,7 @@ impl LeaseView<'_> {
         status.end = Some(wall);
         status.expiry = None;
         status.set_remaining_seconds(None);
-        status.observed_generation = Some(self.record.generation);
+        status.spec_generation = Some(self.record.generation);
         status.attached = Some(self.attached);
         status.set_state(state, wall);
         status.clear_conditions();
@@ -323,7 +324,7 @@ impl LeaseView<'_> {
 
     fn with_current(&self, mut status: StatusSnapshot, held: Held) -> StatusSnapshot {
         let wall = millis(self.now.wall);
-        status.observed_generation = Some(self.record.generation);
+        status.spec_generation = Some(self.record.generation);
         status.attached = Some(self.attached);
         if let Some(grant) = &mut status.grant {
             grant.ttl_seconds = whole_seconds(held.ttl);
@@ -429,7 +430,7 @@ mod tests {
                     "type": "Active", "status": "True", "reason": "Granted", "message": "",
                     "lastTransitionTime": "2026-01-31T12:00:00Z",
                 }],
-                "observedGeneration": 1, "grantedTTLSeconds": TTL, "grantTime": "2026-01-31T12:00:00.000000Z",
+                "specGeneration": 1, "grantedTTLSeconds": TTL, "grantTime": "2026-01-31T12:00:00.000000Z",
                 "expiryTime": "2026-01-31T12:00:10.000000Z", "attached": {"objects": 0, "keys": 0},
             },
         }))

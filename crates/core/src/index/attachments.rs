@@ -13,89 +13,42 @@ use std::{
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube_core::ApiResource;
 use lessor_api::{
     Attachments, Key, KeyForm, LeaseName,
-    attachment::{
-        KEY_PREFIX, KEYS_ANNOTATION, LEASE_ANNOTATION, PROPAGATION_ANNOTATION, Propagation, annotations_after,
-    },
+    attachment::{KEY_PREFIX, KEYS_ANNOTATION, LEASE_ANNOTATION, PROPAGATION_ANNOTATION, Propagation},
     lease::Attached,
 };
-use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::{
-    attachable::KindName,
     interner::Interner,
-    lease_object::{NamespacedName, ResourceVersion, Unreadable, uid_of, version_of},
     listed_keys::ListedKeys,
+    metadata::{NamespacedName, ResourceVersion, Unreadable, uid_of, version_of},
     sparse::Sparse,
 };
 
-/// A kind whose objects can be attached.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Kind {
-    /// Group, version, kind and plural.
-    pub resource: ApiResource,
-    /// What a key of such an object is.
-    pub form: KeyForm,
-    /// Whether keys that are JSON Pointers can be attached.
-    pub pointers: bool,
-}
-
-impl Kind {
-    /// ConfigMaps.
-    pub fn config_map() -> Self {
-        let resource = ApiResource {
-            group: String::new(),
-            version: "v1".to_owned(),
-            api_version: "v1".to_owned(),
-            kind: "ConfigMap".to_owned(),
-            plural: "configmaps".to_owned(),
-        };
-        Self { resource, form: KeyForm::Data, pointers: false }
-    }
-
-    /// What it is called in messages, in any version.
-    pub fn name(&self) -> KindName {
-        self.to_string().into()
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.resource.plural)?;
-        if !self.resource.group.is_empty() {
-            write!(f, ".{}", self.resource.group)?;
-        }
-        Ok(())
-    }
-}
+pub use crate::kind::Kind;
 
 /// An object: its kind, namespace and name.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ObjectId {
     /// Its kind.
     pub kind: Arc<Kind>,
-    /// Where it lives.
-    pub place: NamespacedName,
+    /// Its namespace and name.
+    pub name: NamespacedName,
 }
 
-/// All of a kind would be much to feed, and names say nearly as much.
+/// Hashes the name and the plural only, which nearly identify an object.
 impl Hash for ObjectId {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.place, &self.kind.resource.plural).hash(state);
+        (&self.name, &self.kind.resource.plural).hash(state);
     }
 }
 
 impl Ord for ObjectId {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         let (kind, others) = (&self.kind.resource, &other.kind.resource);
-        (&self.place, &kind.plural, &kind.api_version).cmp(&(
-            &other.place,
-            &others.plural,
-            &others.api_version,
-        ))
+        (&self.name, &kind.plural, &kind.api_version).cmp(&(&other.name, &others.plural, &others.api_version))
     }
 }
 
@@ -107,7 +60,7 @@ impl PartialOrd for ObjectId {
 
 impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.kind.resource.kind.to_lowercase(), self.place)
+        write!(f, "{} {}", self.kind.resource.kind.to_lowercase(), self.name)
     }
 }
 
@@ -117,21 +70,21 @@ impl fmt::Debug for ObjectId {
     }
 }
 
-/// Why something attached doesn't go though it should, and when to try again.
+/// Why a removal fails, and when to try again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Hindrance {
-    /// In one word, for conditions and metrics.
+    /// A CamelCase reason, for conditions and metrics.
     pub reason: &'static str,
-    /// For people: what is wrong, and what to do.
+    /// A message for users: what is wrong, and what to do.
     pub message: String,
-    /// When to try again though the object hasn't changed; `None`: only a change helps. On the replica's clock.
+    /// When to retry though the object hasn't changed; `None`: after a change only. On the replica's clock.
     pub retry_at: Option<Duration>,
     /// How often it was tried.
     pub tries: u32,
 }
 
-/// An attached object, as some version of it shows it. There may be very many, most of them attached as a whole: what only
-/// others have lies apart.
+/// An attached object, as some version of it shows it. There may be very many, most of them attached as a whole, so that the
+/// rest is boxed.
 #[derive(Clone, Debug, Hash)]
 pub struct Object {
     /// Its uid.
@@ -144,7 +97,7 @@ pub struct Object {
     pub propagation: Propagation,
     /// Whether its deletion was asked for.
     pub deleting: bool,
-    /// Whether it is known to have changed since `version`: it must be read before anything is removed.
+    /// Whether it has changed since `version`: it must be read before anything is removed.
     pub stale: bool,
     more: Sparse<More>,
 }
@@ -161,40 +114,6 @@ struct More {
 
 static NO_MORE: More =
     More { keys: BTreeMap::new(), problems: Vec::new(), hindrance: None, annotations: BTreeMap::new() };
-
-/// How to remove what is due in an object: one request, bound to one version of it.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Removal {
-    /// Delete the object.
-    Delete {
-        /// The uid that must be there.
-        uid: Uuid,
-        /// The version that must be there.
-        version: ResourceVersion,
-        /// What becomes of the objects that it owns.
-        propagation: Propagation,
-    },
-    /// Remove members of it, with the annotations that attach them. Takes a look at the object as a whole.
-    Members {
-        /// The uid that must be there.
-        uid: Uuid,
-        /// The version that must be there.
-        version: ResourceVersion,
-        /// JSON Pointers.
-        keys: BTreeSet<Key>,
-        /// Our annotations as they stand.
-        annotations: BTreeMap<String, String>,
-    },
-    /// Remove keys of it, with the annotations that attach them.
-    Keys {
-        /// The uid that must be there.
-        uid: Uuid,
-        /// Which.
-        keys: BTreeSet<Key>,
-        /// A merge patch that names uid and version.
-        patch: Value,
-    },
-}
 
 /// What taking in a version of an object changed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -232,7 +151,7 @@ enum Attachees {
 
 #[derive(Clone, Debug, Default)]
 struct Many {
-    /// In one order, so that what happens follows from what was seen alone.
+    /// Sorted, so that the same observations lead to the same requests.
     objects: BTreeSet<ObjectId>,
     count: Attached,
 }
@@ -240,7 +159,7 @@ struct Many {
 impl AttachmentIndex {
     /// Takes in a version of an object.
     ///
-    /// An older version than the one known changes nothing. An object that isn't attached is forgotten, and costs nothing.
+    /// A version older than the one in the index changes nothing. An object that isn't attached is dropped from the index.
     ///
     /// # Errors
     /// [`Unreadable`] when the metadata lacks what every stored object has.
@@ -254,7 +173,7 @@ impl AttachmentIndex {
         else {
             return Ok(Applied { leases: self.forget(id), new_problems: false });
         };
-        // The version that is known already: nothing changed, a hindrance least of all.
+        // The version that the index has already: nothing changed, and a hindrance stays.
         if let Some(known) = self.objects.get_mut(id)
             && known.version == version
         {
@@ -271,9 +190,9 @@ impl AttachmentIndex {
         let new_problems = !object.problems().is_empty()
             && self.objects.get(id).is_none_or(|known| known.problems() != object.problems());
         let mut leases = self.forget(id);
-        let namespace = self.namespaces.one(&id.place.namespace);
-        let place = NamespacedName { namespace, name: id.place.name.clone() };
-        let id = ObjectId { kind: id.kind.clone(), place };
+        let namespace = self.namespaces.intern(&id.name.namespace);
+        let name = NamespacedName { namespace, name: id.name.name.clone() };
+        let id = ObjectId { kind: id.kind.clone(), name };
         for (lease, attached) in counts_of(&id, &object) {
             self.link(&lease, &id, attached);
             if !leases.contains(&lease) {
@@ -312,7 +231,7 @@ impl AttachmentIndex {
         }
     }
 
-    /// Takes in that an object is gone, as of `version` (`None`: whatever version is known). Answers with the leases
+    /// Takes in that an object is gone, as of `version` (`None`: as of any version). Returns the leases
     /// that it was attached to.
     pub fn remove(&mut self, id: &ObjectId, version: Option<ResourceVersion>) -> Vec<NamespacedName> {
         match (self.objects.get(id), version) {
@@ -337,16 +256,16 @@ impl AttachmentIndex {
             .objects
             .keys()
             .filter(|id| {
-                *id.kind == *kind && namespace.is_none_or(|namespace| *id.place.namespace == *namespace)
+                *id.kind == *kind && namespace.is_none_or(|namespace| *id.name.namespace == *namespace)
             })
-            .filter(|id| !shown.contains(&id.place))
+            .filter(|id| !shown.contains(&id.name))
             .cloned()
             .collect();
         missing.sort_unstable();
         missing
     }
 
-    /// Takes in that a kind is there in another version (`None`: not at all): its objects will be shown anew. Answers
+    /// Takes in that a kind is there in another version (`None`: not at all): its objects will be listed anew. Returns
     /// with the leases touched.
     pub fn forget_kind(&mut self, name: &str, except: Option<&Kind>) -> Vec<NamespacedName> {
         let is_old = |kind: &Kind| except != Some(kind) && *kind.name() == *name;
@@ -365,9 +284,9 @@ impl AttachmentIndex {
         self.objects.get_mut(id)
     }
 
-    /// The objects attached to the lease at `place`, wholly or by keys, in one order.
-    pub fn of(&self, place: &NamespacedName) -> impl Iterator<Item = (&ObjectId, &Object)> {
-        let (one, many) = match self.by_lease.get(place) {
+    /// The objects attached to a lease, as a whole or by keys, in order.
+    pub fn of(&self, name: &NamespacedName) -> impl Iterator<Item = (&ObjectId, &Object)> {
+        let (one, many) = match self.by_lease.get(name) {
             Some(Attachees::One(id)) => (Some(id), None),
             Some(Attachees::Many(many)) => (None, Some(&many.objects)),
             None => (None, None),
@@ -376,7 +295,7 @@ impl AttachmentIndex {
         ids.filter_map(|id| self.objects.get_key_value(id))
     }
 
-    /// The names of leases that an object is attached to, as places.
+    /// The names of leases that an object is attached to, as by_name.
     pub fn leases_of(&self, id: &ObjectId) -> Vec<NamespacedName> {
         let object = self.objects.get(id);
         object.into_iter().flat_map(|object| counts_of(id, object)).map(|(lease, _)| lease).collect()
@@ -387,7 +306,7 @@ impl AttachmentIndex {
         self.objects.iter()
     }
 
-    /// Feeds all that is known of all objects, in one order.
+    /// Hashes the whole index, in a fixed order.
     pub(crate) fn hash_state(&self, state: &mut impl Hasher) {
         let mut ids: Vec<&ObjectId> = self.objects.keys().collect();
         ids.sort_unstable();
@@ -396,63 +315,15 @@ impl AttachmentIndex {
         }
     }
 
-    /// How much is attached to the lease at `place`.
-    pub fn count(&self, place: &NamespacedName) -> Attached {
-        match self.by_lease.get(place) {
+    /// How many objects and keys are attached to a lease.
+    pub fn count(&self, name: &NamespacedName) -> Attached {
+        match self.by_lease.get(name) {
             Some(Attachees::One(id)) => {
-                self.objects.get(id).map(|object| share_of(object, &place.name)).unwrap_or_default()
+                self.objects.get(id).map(|object| share_of(object, &name.name)).unwrap_or_default()
             }
             Some(Attachees::Many(many)) => many.count,
             None => Attached::default(),
         }
-    }
-
-    /// How to remove whatever is due in this very version of the object, where `has_ended` tells the leases whose end
-    /// was committed. `None`: nothing is due.
-    ///
-    /// Everything due in one object goes with one request, whichever leases it belonged to.
-    pub fn removal(&self, id: &ObjectId, has_ended: impl Fn(&NamespacedName) -> bool) -> Option<Removal> {
-        let object = self.objects.get(id)?;
-        let ended = |name: &LeaseName| has_ended(&lease_at(id, name));
-        // An object whose deletion is under way has finalizers of its own: nothing is left to ask for but its keys.
-        if !object.deleting && object.whole.as_ref().is_some_and(&ended) {
-            return Some(Removal::Delete {
-                uid: object.uid,
-                version: object.version,
-                propagation: object.propagation,
-            });
-        }
-        let more = object.more();
-        let due = more.keys.iter().filter(|(_, name)| ended(name));
-        let keys: BTreeSet<Key> = due.map(|(key, _)| key.clone()).collect();
-        if keys.is_empty() {
-            return None;
-        }
-        if id.kind.form == KeyForm::Pointer {
-            return Some(Removal::Members {
-                uid: object.uid,
-                version: object.version,
-                keys,
-                annotations: more.annotations.clone(),
-            });
-        }
-        let annotations = annotations_after(&more.annotations, id.kind.form, &keys);
-        let mut patch = json!({
-            "metadata": {
-                "uid": object.uid.to_string(),
-                // What binds the patch to this version; the uid alone would guard nothing.
-                "resourceVersion": object.version.to_string(),
-                "annotations": annotations,
-            },
-        });
-        // A merge patch removes a member by null and ignores one that isn't there, so metadata is all it takes to
-        // remove a key from wherever it is. A Secret has no `binaryData`.
-        let nulls: Map<String, Value> = keys.iter().map(|key| (key.to_string(), Value::Null)).collect();
-        patch["data"] = Value::Object(nulls.clone());
-        if id.kind.resource.kind == "ConfigMap" {
-            patch["binaryData"] = Value::Object(nulls);
-        }
-        Some(Removal::Keys { uid: object.uid, keys, patch })
     }
 }
 
@@ -502,6 +373,11 @@ impl Object {
         &self.more().keys
     }
 
+    /// Its annotations of the operator; empty where no key is attached.
+    pub fn annotations(&self) -> &BTreeMap<String, String> {
+        &self.more().annotations
+    }
+
     /// What is wrong with its annotations, for people.
     pub fn problems(&self) -> &[String] {
         &self.more().problems
@@ -518,9 +394,9 @@ impl Object {
     }
 }
 
-/// The lease of this name, for an object.
-fn lease_at(id: &ObjectId, name: &LeaseName) -> NamespacedName {
-    NamespacedName { namespace: id.place.namespace.clone(), name: name.shared() }
+/// The lease that an object names so.
+pub(crate) fn lease_at(id: &ObjectId, name: &LeaseName) -> NamespacedName {
+    NamespacedName { namespace: id.name.namespace.clone(), name: name.shared() }
 }
 
 /// How much of an object is attached to the lease of this name.

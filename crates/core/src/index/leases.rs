@@ -1,4 +1,4 @@
-//! The leases that a replica knows, and their time: the index between the objects of the API and the lessor in memory.
+//! All leases by uid and by name, and their deadlines: it keeps the in-memory lessor in step with the lease objects.
 
 use std::{
     collections::HashMap,
@@ -16,35 +16,36 @@ use crate::{
         cold_start::{self, Recovered},
         lease::{Held, granted_ttl, seconds},
     },
-    index::sources::{LeaseState, Standing, Time, Turn},
+    index::sources::{LeaseState, Transition, TtlChange, TtlState},
     interner::Interner,
-    lease_object::{LeaseObject, NamespacedName},
+    lease_object::LeaseObject,
     listed_keys::ListedKeys,
+    metadata::NamespacedName,
     settings::Settings,
     sparse::Sparse,
 };
 
-/// A lease, and what is remembered of it beside its object.
+/// A lease: its object, and the state that isn't stored in the object.
 #[derive(Clone, Debug, Hash)]
 pub struct Entry {
-    /// The object as last seen.
+    /// The newest version of the object.
     pub record: LeaseObject,
-    /// Whether the object is known to have changed since.
+    /// Whether the object has changed since: it must be read before it is written.
     pub stale: bool,
     /// The deadline that `status.expiryTime` stands for.
     pub published_deadline: Option<LeaseTime>,
-    /// Whether its deadline has come nearer since: a promise that must be corrected at once.
+    /// Whether its deadline has come nearer since: `status.expiryTime` must be corrected at once.
     pub nearer: bool,
-    /// When its status was last seen to be written.
+    /// When a write of its status was last observed.
     pub written_at: Option<Duration>,
-    /// Whether a request for it is under way.
+    /// Whether a request for it is in flight.
     pub in_flight: bool,
     /// Whether the lessor has handed it out as expired.
     pub handed_out: bool,
-    /// Whether it is its turn to have its status brought up to date.
+    /// Whether a refresh of its status is queued.
     pub refreshing: bool,
-    /// Whether its time runs, as far as what it follows is concerned.
-    pub standing: Standing,
+    /// Whether its time runs, as far as its source decides that.
+    pub ttl_state: TtlState,
     /// Whether the request that releases it was sent, bound to the version that is known. It may have been done, or be done
     /// late, whatever its answer was: what is attached from then on may be meant for the next lease of this name.
     pub releasing: bool,
@@ -55,17 +56,17 @@ pub struct Entry {
 /// What is remembered of a lease while something happens to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct More {
-    /// When it was granted, if that's later than its status says: the request was long on its way.
+    /// When it was granted, if that's later than `status.grantTime`: the request took long.
     pub granted_by: Option<i64>,
-    /// Until when it stays after its end.
+    /// Until when it lingers after its end.
     pub linger_until: Option<Duration>,
-    /// Since when its next step could have been done, if it has one that counts.
+    /// Since when its next step is due.
     pub due: Option<Duration>,
     /// Since when what it follows has been asked for, one request after the other, to see whether it may end.
     pub confirming: Option<Duration>,
     /// The deadline at which this replica ended it, while something attached to it is still there.
     pub overran: Option<LeaseTime>,
-    /// What was last said of it, so that it isn't said again.
+    /// The reason of the last Event about it, so that the Event isn't repeated.
     pub said: Option<&'static str>,
 }
 
@@ -102,9 +103,9 @@ impl Entry {
 /// What taking in a version of a lease changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Nothing: the version was known, or is older than what is known.
+    /// The version isn't newer than the one in the index: nothing changed.
     pub stale_news: bool,
-    /// It wasn't known before.
+    /// It is new to the index.
     pub new: bool,
     /// Its status was written since.
     pub status_written: bool,
@@ -114,7 +115,7 @@ pub struct Change {
     pub renewed: bool,
     /// Its end was committed since.
     pub ended: bool,
-    /// What is said about its release has changed since, or its release was refused.
+    /// The condition `Released` has changed since, or the request that releases it was rejected.
     pub released: bool,
 }
 
@@ -123,9 +124,9 @@ pub struct Change {
 pub struct LeaseIndex {
     /// Boxed, since a table of which up to half is empty would double what they take.
     entries: HashMap<Uuid, Box<Entry>>,
-    places: HashMap<NamespacedName, Uuid>,
-    /// Those that answers say are gone, until the watch says so too: what it shows of them meanwhile is old.
-    buried: HashMap<Uuid, NamespacedName>,
+    by_name: HashMap<NamespacedName, Uuid>,
+    /// Leases that a response reported as gone, until the watch confirms it. What the watch reports of them before is outdated.
+    unconfirmed: HashMap<Uuid, NamespacedName>,
     namespaces: Interner,
     lessor: Lessor<Uuid>,
 }
@@ -133,7 +134,7 @@ pub struct LeaseIndex {
 impl LeaseIndex {
     /// No leases.
     pub fn new(settings: &Settings) -> Self {
-        // No bounds of its own: what another primary granted under other settings is held as it was granted.
+        // Without bounds of its own: a TTL that another primary granted under other settings stays as granted.
         let lessor = Lessor::new(lease_engine::Config {
             above_max: AboveMax::Clamp,
             expiry_rate: Some(Rate::new(settings.expiry_rate, settings.expiry_rate)),
@@ -141,14 +142,14 @@ impl LeaseIndex {
         });
         Self {
             entries: HashMap::new(),
-            places: HashMap::new(),
-            buried: HashMap::new(),
+            by_name: HashMap::new(),
+            unconfirmed: HashMap::new(),
             namespaces: Interner::default(),
             lessor,
         }
     }
 
-    /// Takes in a version of a lease. An older one than the one known changes nothing.
+    /// Takes in a version of a lease. A version older than the one in the index changes nothing.
     pub fn apply(
         &mut self,
         record: LeaseObject,
@@ -157,10 +158,10 @@ impl LeaseIndex {
         settings: &Settings,
     ) -> Change {
         let uid = record.uid;
-        if self.buried.contains_key(&uid) {
+        if self.unconfirmed.contains_key(&uid) {
             return Change { stale_news: true, ..Change::default() };
         }
-        if let Some(other) = self.places.get(&record.place).copied().filter(|other| *other != uid) {
+        if let Some(other) = self.by_name.get(&record.name).copied().filter(|other| *other != uid) {
             // One name, two leases: the newer object is the one that exists.
             if self.entries.get(&other).is_some_and(|entry| entry.record.version > record.version) {
                 return Change { stale_news: true, ..Change::default() };
@@ -181,8 +182,8 @@ impl LeaseIndex {
         }
         let old = std::mem::replace(&mut entry.record, record);
         // What has its name shares it.
-        if entry.record.place == old.place {
-            entry.record.place = old.place.clone();
+        if entry.record.name == old.name {
+            entry.record.name = old.name.clone();
         }
         let new = &entry.record;
         let mut change = Change { status_written: old.status != new.status, ..Change::default() };
@@ -214,7 +215,7 @@ impl LeaseIndex {
                     entry.more.change(|more| more.granted_by = Some(by));
                 }
                 change.granted = true;
-                stand(&mut self.lessor, entry, now);
+                set_running(&mut self.lessor, entry, now);
             }
             return change;
         }
@@ -235,13 +236,15 @@ impl LeaseIndex {
         if old.max_lifetime_seconds() != new.max_lifetime_seconds() {
             expect(new, self.lessor.set_end_by(uid, cold_start::end_by(new, recorded, now, settings)));
         }
-        if old.suspend || new.suspend || entry.standing != Standing::Running {
-            stand(&mut self.lessor, entry, now);
+        if old.suspend || new.suspend || entry.ttl_state != TtlState::Running {
+            set_running(&mut self.lessor, entry, now);
         }
         let new = &entry.record;
-        // What the primary says remains is what remains: where each replica had its own, they would take turns to publish it.
-        if let Some(left) = new.told_left().filter(|_| change.status_written && !self.lessor.is_primary())
-            && entry.standing != Standing::Kept
+        // A follower adopts the remaining time that the primary published. With a value of its own it would publish that after a
+        // takeover.
+        if let Some(left) =
+            new.published_remaining().filter(|_| change.status_written && !self.lessor.is_primary())
+            && entry.ttl_state != TtlState::Full
         {
             expect(new, self.lessor.set_remaining(uid, seconds(left), now.lease));
         }
@@ -263,8 +266,8 @@ impl LeaseIndex {
         if record.status.is_granted() && !ended {
             restore(&mut self.lessor, &record, recorded, now, settings);
         }
-        record.place.namespace = self.namespaces.one(&record.place.namespace);
-        self.places.insert(record.place.clone(), uid);
+        record.name.namespace = self.namespaces.intern(&record.name.namespace);
+        self.by_name.insert(record.name.clone(), uid);
         let linger_until = ended.then(|| now.mono + settings.linger);
         let entry = Entry {
             published_deadline: cold_start::published_deadline(&record, now),
@@ -275,7 +278,7 @@ impl LeaseIndex {
             in_flight: false,
             refreshing: false,
             handed_out: false,
-            standing: Standing::Running,
+            ttl_state: TtlState::Running,
             releasing: false,
             more: Sparse::new(More { linger_until, ..More::default() }),
         };
@@ -283,9 +286,9 @@ impl LeaseIndex {
         Change { new: true, ended, ..Change::default() }
     }
 
-    /// Takes in a beat of what a lease follows, `age` ago: its TTL counts from there, unless it counts from later already.
-    /// Answers whether the lease is held here at all.
-    pub fn follow_beat(&mut self, uid: Uuid, age: Duration, now: &Now) -> bool {
+    /// Takes in a heartbeat of the source that a lease follows, `age` ago: its TTL counts from there, unless it counts from later already.
+    /// Returns whether the in-memory lessor has the lease.
+    pub fn record_heartbeat(&mut self, uid: Uuid, age: Duration, now: &Now) -> bool {
         let Some(entry) = self.entries.get_mut(&uid) else { return false };
         let Some(lease) = self.lessor.lookup(uid) else { return false };
         let ttl = lease.ttl.as_duration();
@@ -304,37 +307,43 @@ impl LeaseIndex {
             self.lessor.set_remaining(uid, remaining, now.lease)
         };
         expect(&entry.record, counted);
-        stand(&mut self.lessor, entry, now);
+        set_running(&mut self.lessor, entry, now);
         true
     }
 
-    /// Takes in how it stands from now on between a lease and what it follows; `since_beat`: how long ago that had its last
-    /// beat, if it's known.
-    pub fn turn(&mut self, uid: Uuid, turn: Turn, since_beat: Option<Duration>, now: &Now) {
+    /// Applies what a change of its source means for a lease. `since_heartbeat`: the time since the last heartbeat of the source,
+    /// if it's known.
+    pub fn apply_transition(
+        &mut self,
+        uid: Uuid,
+        transition: Transition,
+        since_heartbeat: Option<Duration>,
+        now: &Now,
+    ) {
         let Some(entry) = self.entries.get_mut(&uid) else { return };
-        entry.standing = turn.standing;
+        entry.ttl_state = transition.ttl_state;
         if self.lessor.lookup(uid).is_none() {
             return;
         }
         if std::mem::take(&mut entry.handed_out) {
             take_back(&mut self.lessor, uid);
         }
-        match (turn.time, since_beat) {
-            (Time::Renew, _) => drop(self.follow_beat(uid, Duration::ZERO, now)),
-            (Time::CatchUp, Some(age)) => drop(self.follow_beat(uid, age, now)),
-            (Time::End, _) => {
+        match (transition.change, since_heartbeat) {
+            (TtlChange::Renew, _) => drop(self.record_heartbeat(uid, Duration::ZERO, now)),
+            (TtlChange::CountFromHeartbeat, Some(age)) => drop(self.record_heartbeat(uid, age, now)),
+            (TtlChange::End, _) => {
                 expect(&entry.record, self.lessor.set_remaining(uid, Duration::ZERO, now.lease));
             }
-            (Time::Keep, _) | (Time::CatchUp, None) => {}
+            (TtlChange::None, _) | (TtlChange::CountFromHeartbeat, None) => {}
         }
         if let Some(entry) = self.entries.get_mut(&uid) {
-            stand(&mut self.lessor, entry, now);
+            set_running(&mut self.lessor, entry, now);
         }
     }
 
-    /// How a lease stands, for those that follow it; `complete`: all leases have been seen.
-    pub fn state_at(&self, place: &NamespacedName, complete: bool) -> LeaseState {
-        let Some((uid, entry)) = self.at(place) else {
+    /// The state of a lease, for its followers; `complete`: all leases have been listed.
+    pub fn state_at(&self, name: &NamespacedName, complete: bool) -> LeaseState {
+        let Some((uid, entry)) = self.at(name) else {
             return if complete { LeaseState::Missing } else { LeaseState::Unknown };
         };
         if entry.record.status.has_ended() {
@@ -342,39 +351,41 @@ impl LeaseIndex {
         }
         match self.lessor.lookup(uid) {
             None => LeaseState::Missing,
-            Some(_) if entry.record.suspend || entry.standing != Standing::Running => LeaseState::StandsStill,
+            Some(_) if entry.record.suspend || entry.ttl_state != TtlState::Running => {
+                LeaseState::StandsStill
+            }
             Some(_) => LeaseState::Runs,
         }
     }
 
     /// How long ago the lease of this name was granted or renewed last, as far as that's known, and no longer than it was.
-    pub fn since_renewal(&self, place: &NamespacedName, now: &Now) -> Option<Duration> {
-        let (uid, _) = self.at(place)?;
+    pub fn since_renewal(&self, name: &NamespacedName, now: &Now) -> Option<Duration> {
+        let (uid, _) = self.at(name)?;
         let lease = self.lessor.lookup(uid)?;
-        // A cap says nothing about renewals.
+        // A cap doesn't move with renewals.
         let deadline = lease.deadline.filter(|deadline| lease.end_by != Some(*deadline));
         let remaining = deadline.map(|deadline| deadline.since(now.lease));
         Some(remaining.map_or(Duration::ZERO, |remaining| lease.ttl.as_duration().saturating_sub(remaining)))
     }
 
-    /// Takes in an answer that says that a lease is gone.
-    pub fn bury(&mut self, uid: Uuid) {
+    /// Notes that a response reported a lease as gone; the watch has yet to confirm it.
+    pub fn mark_gone(&mut self, uid: Uuid) {
         if let Some(entry) = self.entries.get(&uid) {
-            self.buried.insert(uid, entry.record.place.clone());
+            self.unconfirmed.insert(uid, entry.record.name.clone());
         }
     }
 
-    /// Takes in that the watch has shown the end of a lease.
-    pub fn exhume(&mut self, uid: Uuid) {
-        self.buried.remove(&uid);
+    /// Notes that the watch has confirmed that a lease is gone.
+    pub fn confirm_gone(&mut self, uid: Uuid) {
+        self.unconfirmed.remove(&uid);
     }
 
     /// Takes in that a watch has shown all leases there are in a namespace (`None`: in all): these. What was there when the
-    /// list began may be buried since, and then the watch has yet to show how it ended.
+    /// list began may be unconfirmed since, and then the watch has yet to show how it ended.
     pub fn all_shown(&mut self, namespace: Option<&str>, shown: &ListedKeys) {
         let elsewhere =
-            |place: &NamespacedName| namespace.is_some_and(|namespace| *place.namespace != *namespace);
-        self.buried.retain(|_, place| elsewhere(place) || shown.contains(place));
+            |name: &NamespacedName| namespace.is_some_and(|namespace| *name.namespace != *namespace);
+        self.unconfirmed.retain(|_, name| elsewhere(name) || shown.contains(name));
     }
 
     /// Takes in that a lease is gone, as of `version`.
@@ -383,8 +394,8 @@ impl LeaseIndex {
         if known.record.version > version { None } else { self.forget(uid) }
     }
 
-    /// Stops the time of a lease that nobody can end.
-    pub fn shelve(&mut self, uid: Uuid) {
+    /// Drops the deadline of a lease that no primary can end.
+    pub fn stop_time(&mut self, uid: Uuid) {
         forget(&mut self.lessor, uid);
     }
 
@@ -392,8 +403,8 @@ impl LeaseIndex {
     pub fn forget(&mut self, uid: Uuid) -> Option<Entry> {
         forget(&mut self.lessor, uid);
         let entry = *self.entries.remove(&uid)?;
-        if self.places.get(&entry.record.place) == Some(&uid) {
-            self.places.remove(&entry.record.place);
+        if self.by_name.get(&entry.record.name) == Some(&uid) {
+            self.by_name.remove(&entry.record.name);
         }
         Some(entry)
     }
@@ -401,8 +412,8 @@ impl LeaseIndex {
     /// The leases in a namespace (`None`: in all) that a whole listing of it didn't show.
     pub fn missing(&self, namespace: Option<&str>, shown: &ListedKeys) -> Vec<Uuid> {
         let is_missing = |entry: &Entry| {
-            let place = &entry.record.place;
-            namespace.is_none_or(|namespace| *place.namespace == *namespace) && !shown.contains(place)
+            let name = &entry.record.name;
+            namespace.is_none_or(|namespace| *name.namespace == *namespace) && !shown.contains(name)
         };
         let missing = self.iter().filter(|(_, entry)| is_missing(entry));
         let mut missing: Vec<Uuid> = missing.map(|(uid, _)| *uid).collect();
@@ -421,8 +432,8 @@ impl LeaseIndex {
     }
 
     /// The lease that has this name now.
-    pub fn at(&self, place: &NamespacedName) -> Option<(Uuid, &Entry)> {
-        let uid = self.places.get(place)?;
+    pub fn at(&self, name: &NamespacedName) -> Option<(Uuid, &Entry)> {
+        let uid = self.by_name.get(name)?;
         Some((*uid, self.get(uid)?))
     }
 
@@ -441,17 +452,18 @@ impl LeaseIndex {
         self.entries.is_empty()
     }
 
-    /// Feeds all that is known of all leases, in one order.
+    /// Hashes the whole index, in a fixed order.
     pub(crate) fn hash_state(&self, state: &mut impl Hasher) {
         let mut uids: Vec<&Uuid> = self.entries.keys().collect();
         uids.sort_unstable();
         for uid in uids {
             (uid, self.entries.get(uid), self.lessor.lookup(*uid)).hash(state);
         }
-        // One uid is one place, so what lies where follows, and whose news it is.
-        let mut buried: Vec<&Uuid> = self.buried.keys().chain(self.places.values()).collect();
-        buried.sort_unstable();
-        (buried, self.buried.len(), self.lessor.is_primary(), self.lessor.next_wakeup()).hash(state);
+        // One uid is one name, so what lies where follows, and whose news it is.
+        let mut unconfirmed: Vec<&Uuid> = self.unconfirmed.keys().chain(self.by_name.values()).collect();
+        unconfirmed.sort_unstable();
+        (unconfirmed, self.unconfirmed.len(), self.lessor.is_primary(), self.lessor.next_wakeup())
+            .hash(state);
     }
 
     /// Takes those leases from the lessor whose deadlines lie before `until`, in the order of these and as many as its rate
@@ -487,7 +499,7 @@ impl LeaseIndex {
         }
     }
 
-    /// Sees to it that [`More::confirming`] is known of a lease, or forgets it.
+    /// Sets or clears [`More::confirming`] of a lease.
     pub fn set_confirming(&mut self, uid: Uuid, since: Option<Duration>) {
         if let Some(entry) = self.entries.get_mut(&uid) {
             entry.set_confirming(since);
@@ -518,7 +530,7 @@ impl LeaseIndex {
         self.lessor.deadline(uid)
     }
 
-    /// What the lessor says of a lease.
+    /// The state of a lease in the in-memory lessor.
     pub fn held(&self, uid: Uuid, now: &Now) -> Option<Held> {
         let lease = self.lessor.lookup(uid)?;
         let overdue = lease
@@ -539,21 +551,21 @@ impl LeaseIndex {
 /// How many leases are handed out at once.
 const AT_ONCE: usize = 1024;
 
-/// Says so if the lessor refuses what it has no reason to refuse.
+/// Logs a bug if the in-memory lessor rejects an update.
 fn expect<T>(record: &LeaseObject, result: Result<T, lease_engine::Error>) {
     if let Err(error) = result {
-        tracing::error!(lease = %record.place, %error, "lessor and API disagree");
+        tracing::error!(lease = %record.name, %error, "bug: in-memory lease rejected an API update");
     }
 }
 
-/// Lets the time of a lease stand still or run: as its holder wants it, and as what it follows has it.
-fn stand(lessor: &mut Lessor<Uuid>, entry: &Entry, now: &Now) {
+/// Pauses or resumes the TTL of a lease, by `spec.suspend` and by its source.
+fn set_running(lessor: &mut Lessor<Uuid>, entry: &Entry, now: &Now) {
     let uid = entry.record.uid;
-    if entry.standing == Standing::Kept {
+    if entry.ttl_state == TtlState::Full {
         // As long as the source lives, nothing of the TTL is used up.
         expect(&entry.record, lessor.renew(uid, now.lease));
     }
-    if entry.record.suspend || entry.standing != Standing::Running {
+    if entry.record.suspend || entry.ttl_state != TtlState::Running {
         expect(&entry.record, lessor.suspend(uid, now.lease));
     } else {
         expect(&entry.record, lessor.resume(uid, now.lease));
@@ -565,12 +577,12 @@ fn forget(lessor: &mut Lessor<Uuid>, uid: Uuid) {
     let _ = lessor.revoke(uid);
 }
 
-/// Undoes that a lease was handed out, if it is still held at all.
+/// Undoes that a lease was handed out, if the lessor still has it.
 fn take_back(lessor: &mut Lessor<Uuid>, uid: Uuid) {
     let _ = lessor.take_back(uid);
 }
 
-/// Puts a lease that was granted just now into the lessor.
+/// Adds a lease to the lessor that was just granted.
 fn grant(lessor: &mut Lessor<Uuid>, record: &LeaseObject, now: &Now, settings: &Settings) {
     let ttl = cold_start::ttl_granted(record, settings);
     expect(record, lessor.grant(record.uid, ttl.into(), now.lease));
@@ -581,7 +593,7 @@ fn grant(lessor: &mut Lessor<Uuid>, record: &LeaseObject, now: &Now, settings: &
     }
 }
 
-/// Puts a lease into the lessor that was granted before this replica knew of it.
+/// Adds a lease to the lessor that was granted before this replica observed it.
 fn restore(
     lessor: &mut Lessor<Uuid>,
     record: &LeaseObject,

@@ -94,8 +94,8 @@ impl Replica {
     pub fn attachment_report(&self) -> AttachmentReport {
         let kinds = self.kind_states().map(|(kind, state)| {
             let (state, failure) = match state {
-                SightState::Event => ("Seen", None),
-                SightState::Unseen => ("Unseen", None),
+                SightState::Synced => ("Seen", None),
+                SightState::Unknown => ("Unseen", None),
                 SightState::Failing(failure) => ("Failing", Some(failure.to_string())),
             };
             (kind.to_owned(), KindState { state, failure })

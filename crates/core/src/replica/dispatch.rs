@@ -216,13 +216,13 @@ impl Replica {
         let deadline = self.leases.deadline(uid);
         let entry = self.leases.get(&uid)?;
         let record = &entry.record;
-        let lease = record.place.clone();
+        let lease = record.name.clone();
         let version = record.version;
         let write = |status: &StatusSnapshot| Request::WriteStatus {
             lease: lease.clone(),
             uid,
             version,
-            status: status.to_patch(&self.settings.identity, term),
+            status: status.to_patch(&self.settings.identity, term, record.other_conditions()),
             grants: matches!(step, NextStep::Send(LeaseRequest::Grant(_))),
         };
         let (doing, request) = match &step {

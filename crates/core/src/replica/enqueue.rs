@@ -8,10 +8,13 @@ use writer_lease::Lane;
 use super::{Replica, Timer, Work, is_released, number};
 use crate::{
     clocks::Now,
-    decide::expiry::{Obstacle, Turn},
-    decide::lease::{LeaseRequest, LeaseView, NextStep},
+    decide::{
+        expiry::{Obstacle, Turn},
+        lease::{LeaseRequest, LeaseView, NextStep},
+        removal::{self, Removal},
+    },
     index::{
-        attachments::{Kind, Object, ObjectId, Removal},
+        attachments::{Kind, Object, ObjectId},
         leases::Entry,
     },
     lease_object::{LeaseObject, NamespacedName},
@@ -132,7 +135,7 @@ impl Replica {
     /// What is next for a lease; `None`: nothing, since this replica may not.
     pub(super) fn step(&mut self, uid: Uuid, now: &Now) -> Option<NextStep> {
         let entry = self.leases.get(&uid)?;
-        let place = entry.record.place.clone();
+        let place = entry.record.name.clone();
         let attached = self.objects.count(&place);
         let hindrance = if entry.record.status.has_ended() && attached != Default::default() {
             self.hindrance(&place)
@@ -289,7 +292,8 @@ impl Replica {
         if self.settings.dry_run {
             return None;
         }
-        self.objects.removal(id, |place| {
+        let object = self.objects.get(id)?;
+        removal::removal(id, object, |place| {
             self.leases.at(place).is_some_and(|(_, entry)| {
                 let ended = entry.record.status.has_ended() && !is_released(entry);
                 ended && !entry.releasing && !self.is_doubtful(entry)
@@ -371,7 +375,7 @@ impl Replica {
         }
         let Some(entry) = self.leases.get_mut(&uid) else { return };
         if entry.more.change(|more| more.said.replace(reason)) != Some(reason) {
-            let about = About::Lease(entry.record.place.clone(), uid);
+            let about = About::Lease(entry.record.name.clone(), uid);
             self.out.user_events.push(UserEvent::warning(about, reason, note()));
         }
     }

@@ -13,7 +13,9 @@ use crate::{
     decide::lease::Following,
     index::{
         leases::Change,
-        sources::{Source, SourceKind, SourceState, SourceWatch, Standing, Time, Turn, View},
+        sources::{
+            FollowState, Source, SourceKind, SourceState, SourceWatch, Transition, TtlChange, TtlState,
+        },
     },
     lease_object::NamespacedName,
     lease_status::Followed,
@@ -30,16 +32,16 @@ const READ_AGAIN: Duration = Duration::from_secs(2);
 const READ_FORBIDDEN_AGAIN: Duration = Duration::from_secs(15);
 
 impl Replica {
-    /// Takes in what a lookout shows.
+    /// Takes in what a watch shows.
     pub(super) fn observe_source(&mut self, source_watch: &SourceWatch, seen: Event<SourceState>, now: &Now) {
-        let source = |place: &NamespacedName| Source { kind: source_watch.kind, place: place.clone() };
+        let source = |place: &NamespacedName| Source { kind: source_watch.kind, name: place.clone() };
         match seen {
             Event::Applied(source_state) => {
-                self.see_source(&source(&source_state.place), Some(*source_state), now)
+                self.see_source(&source(&source_state.name), Some(*source_state), now)
             }
             Event::Deleted(source_state) => {
-                let source = source(&source_state.place);
-                if self.follows.lose(&source, source_state.version) {
+                let source = source(&source_state.name);
+                if self.follows.observe_deleted(&source, source_state.version) {
                     self.settle_followers(&source, now);
                 }
             }
@@ -63,10 +65,10 @@ impl Replica {
         }
     }
 
-    /// The sources that a lookout shows can't be seen, or can be again. Answers whether that is news.
+    /// The sources that a watch shows can't be seen, or can be again. Answers whether that is news.
     fn set_unseen(&mut self, source_watch: &SourceWatch, unseen: Option<&'static str>, now: &Now) -> bool {
         let mut news = false;
-        for source in self.follows.shown_by(source_watch) {
+        for source in self.follows.sources_of(source_watch) {
             if self.follows.set_unseen(&source, unseen) {
                 news = true;
                 self.settle_followers(&source, now);
@@ -78,7 +80,7 @@ impl Replica {
     /// Takes in a sight of a source; `None`: it isn't there.
     pub(super) fn see_source(&mut self, source: &Source, source_state: Option<SourceState>, now: &Now) {
         let slack = RESOLUTION + self.settings.max_clock_skew;
-        let (changed, beat) = self.follows.see(source, source_state, now.lease, now.server, slack);
+        let (changed, beat) = self.follows.observe(source, source_state, now.lease, now.server, slack);
         if let Some(age) = beat {
             self.spread_beat(source, age, now);
         }
@@ -95,21 +97,21 @@ impl Replica {
         while let Some(source) = sources.pop() {
             let mut renewed = 0;
             for uid in self.follows.followers(&source) {
-                if matches!(self.follows.view_of(uid), Some(View::Refused(_))) {
+                if matches!(self.follows.state_of(uid), Some(FollowState::Refused(_))) {
                     continue;
                 }
                 let noticed = self.leases.get(&uid).is_some_and(|entry| {
                     let warned = entry.record.status.is_expiring();
                     warned || entry.due().is_some() || entry.handed_out || entry.record.suspend
                 });
-                if !self.leases.follow_beat(uid, age, now) {
+                if !self.leases.record_heartbeat(uid, age, now) {
                     continue;
                 }
                 renewed += 1;
                 if noticed {
                     self.enqueue_lease(uid, now);
                 }
-                if let Some(place) = self.follows.place_of(uid) {
+                if let Some(place) = self.follows.name_of(uid) {
                     let next = Source::lease(place.clone());
                     if self.follows.is_followed(&next) && passed.insert(next.clone()) {
                         sources.push(next);
@@ -133,12 +135,12 @@ impl Replica {
             let (leases, complete) = (&self.leases, self.leases_seen.values().all(|seen| *seen));
             let turn = self.follows.settle(uid, |place| leases.state_at(place, complete));
             if let Some(turn) = turn {
-                let since_beat = self.follows.source_of(uid).and_then(|source| match source.kind {
-                    SourceKind::Lease => self.leases.since_renewal(&source.place, now),
-                    _ => self.follows.since_beat(source, now.lease),
+                let since_heartbeat = self.follows.source_of(uid).and_then(|source| match source.kind {
+                    SourceKind::Lease => self.leases.since_renewal(&source.name, now),
+                    _ => self.follows.since_heartbeat(source, now.lease),
                 });
-                self.leases.turn(uid, turn, since_beat, now);
-                if let Some(place) = self.follows.place_of(uid) {
+                self.leases.apply_transition(uid, turn, since_heartbeat, now);
+                if let Some(place) = self.follows.name_of(uid) {
                     followers.extend(self.follows.followers(&Source::lease(place.clone())));
                 }
                 self.enqueue_lease(uid, now);
@@ -161,7 +163,7 @@ impl Replica {
         let restored = (change.new && record.status.is_granted())
             .then(|| followed.is_none_or(|followed| !followed.was_lost()));
         let recorded = followed.and_then(|followed| followed.uid);
-        let (follows, stood) = (follow.is_some(), entry.standing);
+        let (follows, stood) = (follow.is_some(), entry.ttl_state);
         let linked = self.follows.link(uid, place, follow, recorded, restored);
         if change.granted {
             self.follows.granted(uid);
@@ -171,13 +173,18 @@ impl Replica {
         if is_followed && (change.granted || change.renewed) {
             self.spread_beat(&as_source, Duration::ZERO, now);
         }
-        if linked.cut || linked.source && stood != Standing::Running {
+        if linked.cut || linked.source && stood != TtlState::Running {
             // Its time stood still, or was cut short, for what it followed before.
-            let time = if linked.cut { Time::Renew } else { Time::Keep };
-            self.leases.turn(uid, Turn { time, standing: Standing::Running }, None, now);
+            let time = if linked.cut { TtlChange::Renew } else { TtlChange::None };
+            self.leases.apply_transition(
+                uid,
+                Transition { change: time, ttl_state: TtlState::Running },
+                None,
+                now,
+            );
         }
         if linked.source {
-            self.settle(self.follows.concerned(uid, place), now);
+            self.settle(self.follows.affected(uid, place), now);
         } else {
             self.settle(follows.then_some(uid).into_iter().collect(), now);
             if is_followed {
@@ -204,7 +211,7 @@ impl Replica {
         now: &Now,
     ) {
         if self.follows.unlink(replaced).source {
-            self.settle(self.follows.concerned(uid, place), now);
+            self.settle(self.follows.affected(uid, place), now);
         }
     }
 
@@ -225,7 +232,7 @@ impl Replica {
         }
         for source in self.follows.take_unread() {
             if self.in_flight.len() >= self.settings.concurrency || now.mono < self.patient_until {
-                self.follows.leave_unread(source);
+                self.follows.read_later(source);
                 continue;
             }
             self.send(Cause::Look, read(&source), now.mono + self.settings.lease_duration, now);
@@ -243,7 +250,7 @@ impl Replica {
         let Request::ReadSource { source } = &flight.request else { return };
         if let Err(refusal) = self.source_answered(source, answer, flight.sent_at, now) {
             tracing::debug!(?source, %refusal, "not read, trying again");
-            self.follows.leave_unread(source.clone());
+            self.follows.read_later(source.clone());
             self.read_sources_at = now.mono + READ_AGAIN;
         }
     }
@@ -258,7 +265,7 @@ impl Replica {
         if let Err(refusal) = &read {
             tracing::debug!(?source, %refusal, "not read, trying again");
             self.leases.set_confirming(uid, None);
-            self.follows.was_not_read(&source);
+            self.follows.read_failed(&source);
         }
         self.writer.done(&Work::Lease(uid), WorkResult::None, read.is_err(), flight.sent_at, now.mono);
         if read.is_ok() {
@@ -286,7 +293,7 @@ impl Replica {
             Response::Source(source_state) => self.see_source(source, Some(*source_state), now),
             Response::Lease(lease) => self.see_lease(&lease, now),
             Response::Gone if source.kind == SourceKind::Lease => {
-                if let Some((uid, _)) = self.leases.at(&source.place) {
+                if let Some((uid, _)) = self.leases.at(&source.name) {
                     self.bury_lease(uid, now);
                 }
             }
@@ -296,14 +303,14 @@ impl Replica {
                     tracing::warn!(?source, message, "what leases follow can't be read, trying again");
                     self.settle_followers(source, now);
                 }
-                self.follows.leave_unread(source.clone());
+                self.follows.read_later(source.clone());
                 self.read_sources_at = now.mono + READ_FORBIDDEN_AGAIN;
                 return Ok(());
             }
             Response::Refused(refusal) => return Err(refusal),
             Response::Lessor(_) | Response::Object(_) | Response::Deleted => return Ok(()),
         }
-        self.follows.was_read(source, asked, now.mono);
+        self.follows.read_answered(source, asked, now.mono);
         if self.follows.set_unseen(source, None) {
             self.settle_followers(source, now);
         }
@@ -320,7 +327,7 @@ impl Replica {
         self.leases.set_confirming(uid, Some(now.mono));
         if let Some(source) = source_of(request) {
             let (lately, by) = (now.mono.saturating_sub(2 * RECENT), now.mono + self.settings.lease_duration);
-            self.follows.reads(&source, lately, by);
+            self.follows.read_sent(&source, lately, by);
         }
     }
 
@@ -338,7 +345,7 @@ impl Replica {
 
     /// Whether what a lease follows keeps it alive, and what people should know of it.
     pub(super) fn explain_following(&self, uid: Uuid) -> Option<(bool, String)> {
-        let (alive, reason) = self.follows.view_of(uid)?.condition()?;
+        let (alive, reason) = self.follows.state_of(uid)?.condition()?;
         let source = self.follows.source_of(uid)?.to_string();
         let followed =
             Followed { source: source.into(), uid: None, condition: Some((alive, reason.into(), 0)) };
@@ -357,8 +364,8 @@ impl Replica {
         let source = self.follows.source_of(uid)?;
         Some(Following {
             source,
-            uid: self.follows.pin_of(uid),
-            condition: self.follows.view_of(uid)?.condition(),
+            uid: self.follows.pod_uid_of(uid),
+            condition: self.follows.state_of(uid)?.condition(),
             unread: self.unread_for(uid, now).is_some(),
         })
     }
@@ -375,7 +382,7 @@ fn source_of(request: &Request) -> Option<Source> {
 
 fn read(source: &Source) -> Request {
     match source.kind {
-        SourceKind::Lease => Request::ReadLease { lease: source.place.clone() },
+        SourceKind::Lease => Request::ReadLease { lease: source.name.clone() },
         _ => Request::ReadSource { source: source.clone() },
     }
 }

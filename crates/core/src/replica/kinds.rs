@@ -109,7 +109,7 @@ impl Replica {
             return None;
         }
         let allowed = Some(self.kind_report.not_before).filter(|at| *at > now.mono);
-        allowed.into_iter().chain(self.watch_health.troubles_change_at(now.mono)).min()
+        allowed.into_iter().chain(self.watch_health.problems_change_at(now.mono)).min()
     }
 
     /// Brings the condition of `Lessor` up to date.
@@ -166,7 +166,7 @@ impl Replica {
             !ids.is_empty()
         });
         let mut complaints: Vec<Complaint> =
-            self.watch_health.troubles(now.mono).into_iter().map(Complaint::of).collect();
+            self.watch_health.problems(now.mono).into_iter().map(Complaint::of).collect();
         for (kind, ids) in &self.kind_report.refused {
             // One that can't be watched is complained about already.
             if complaints.iter().any(|complaint| complaint.kind == *kind) {

@@ -27,7 +27,7 @@ const PLACES: [&str; 22] = [
     "/spec/warnBeforeSeconds",
     "/spec/afterExpiry",
     "/status/conditions",
-    "/status/observedGeneration",
+    "/status/specGeneration",
     "/status/grantedTTLSeconds",
     "/status/grantTime",
     "/status/expiryTime",
@@ -96,7 +96,7 @@ fn lease(version: u64, changes: &[(&str, Value)]) -> Value {
         },
         "spec": {"ttlSeconds": 10},
         "status": {
-            "observedGeneration": 1, "grantedTTLSeconds": 10, "grantTime": "2027-01-15T08:00:00.000000Z",
+            "specGeneration": 1, "grantedTTLSeconds": 10, "grantTime": "2027-01-15T08:00:00.000000Z",
             "primary": "me_1", "term": 1,
         },
     });
@@ -189,7 +189,7 @@ proptest! {
         play.see_map("x", json!(annotations));
         play.see_lease(|lease| {
             lease["metadata"]["deletionTimestamp"] = json!("2027-01-15T08:00:00Z");
-            lease["status"] = json!({"observedGeneration": 1, "endTime": "2027-01-15T08:00:00.000000Z", "term": 1});
+            lease["status"] = json!({"specGeneration": 1, "endTime": "2027-01-15T08:00:00.000000Z", "term": 1});
         });
         play.pass(7_000);
         // What isn't attached stays.

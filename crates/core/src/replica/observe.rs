@@ -116,7 +116,7 @@ impl Replica {
                     uid_of(lease.metadata.uid.as_deref()),
                     version_of(lease.metadata.resource_version.as_deref()),
                 ) {
-                    self.leases.exhume(uid);
+                    self.leases.confirm_gone(uid);
                     self.lose_lease(uid, version, now);
                 }
             }
@@ -147,7 +147,7 @@ impl Replica {
             }
         };
         let (uid, place, version, term) =
-            (record.uid, record.place.clone(), record.version, record.status.term);
+            (record.uid, record.name.clone(), record.version, record.status.term);
         let released = |entry: &Entry| entry.record.status.has_ended().then(|| is_released(entry));
         let was_released = self.leases.get(&uid).and_then(released);
         let namesake = self.leases.at(&place).map(|(namesake, _)| namesake);
@@ -174,7 +174,7 @@ impl Replica {
             match meaning {
                 writer_lease::Observation::Absurd => {
                     // Nobody can end it, so it must not stand before those that can be ended.
-                    self.leases.shelve(uid);
+                    self.leases.stop_time(uid);
                     self.say_once(uid, "AbsurdTerm", || {
                         format!(
                             "status.term is {term}, which no primary wrote, so nobody can write its status or end it: delete the lease; \
@@ -209,8 +209,8 @@ impl Replica {
         self.writer.remove(&Work::Lease(uid));
         self.timers.clear(&Timer::Lease(uid));
         self.lingering.remove(&uid);
-        self.lose_follower(uid, &entry.record.place, now);
-        self.enqueue_attached(&entry.record.place, now);
+        self.lose_follower(uid, &entry.record.name, now);
+        self.enqueue_attached(&entry.record.name, now);
     }
 
     /// A lease is gone whose end no watch has shown: another has its name, `uid`.
@@ -230,7 +230,7 @@ impl Replica {
     ) {
         let id_of = |meta: &ObjectMeta| ObjectId {
             kind: kind.clone(),
-            place: NamespacedName::new(
+            name: NamespacedName::new(
                 meta.namespace.as_deref().unwrap_or_default(),
                 meta.name.as_deref().unwrap_or_default(),
             ),

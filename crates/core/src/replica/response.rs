@@ -11,7 +11,8 @@ use super::{Cause, Doing, Flight, Replica, Ticket, Work, kinds};
 use crate::{
     clocks::Now,
     decide::lease::granted_ttl,
-    index::attachments::{Hindrance, Object, ObjectId, Removal},
+    decide::removal::Removal,
+    index::attachments::{Hindrance, Object, ObjectId},
     lease_object::{NamespacedName, ResourceVersion},
     metric_event::MetricEvent,
     request::{Request, RequestError, Response},
@@ -96,14 +97,14 @@ impl Replica {
 
     /// An answer says that a lease is gone, whatever the watch still shows.
     pub(super) fn bury_lease(&mut self, uid: Uuid, now: &Now) {
-        self.leases.bury(uid);
+        self.leases.mark_gone(uid);
         self.lose_lease(uid, ResourceVersion::MAX, now);
     }
 
     pub(super) fn lease_refused(&mut self, uid: Uuid, doing: Doing, refusal: &RequestError) {
         self.leases.set_confirming(uid, None);
         let Some(entry) = self.leases.get_mut(&uid) else { return };
-        let place = &entry.record.place;
+        let place = &entry.record.name;
         match refusal {
             // Changed since it was seen, or perhaps written though no answer came: read it before anything else.
             RequestError::Conflict | RequestError::LowerTerm | RequestError::NoAnswer(_) => {
@@ -230,7 +231,7 @@ impl Replica {
         };
         let uid = object.uid;
         let ended = object.whole.as_ref().is_some_and(|name| {
-            let place = NamespacedName::new(id.place.namespace.clone(), name.as_str());
+            let place = NamespacedName::new(id.name.namespace.clone(), name.as_str());
             self.leases.at(&place).is_some_and(|(_, entry)| entry.record.status.has_ended())
         });
         if ended {

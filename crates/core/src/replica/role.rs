@@ -38,7 +38,7 @@ impl Replica {
                     Work::Lease(uid) => self
                         .leases
                         .get(uid)
-                        .map(|entry| Request::ReadLease { lease: entry.record.place.clone() }),
+                        .map(|entry| Request::ReadLease { lease: entry.record.name.clone() }),
                     Work::Object(id) => Some(Request::ReadObject { object: id.clone() }),
                 };
                 match request {

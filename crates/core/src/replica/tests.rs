@@ -9,10 +9,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    index::{
-        attachments::{Kind, Removal},
-        sources::SourceKind,
-    },
+    decide::removal::Removal,
+    index::{attachments::Kind, sources::SourceKind},
     observation::{Event, Observation},
     request::Response,
 };
@@ -237,7 +235,7 @@ impl Play {
 
 fn granted(lease: &mut Value) {
     lease["status"] = json!({
-        "observedGeneration": 1, "grantedTTLSeconds": 10, "fencingToken": 5, "term": 1, "primary": "other_1",
+        "specGeneration": 1, "grantedTTLSeconds": 10, "fencingToken": 5, "term": 1, "primary": "other_1",
         "grantTime": "2027-01-15T08:00:00.000000Z", "expiryTime": "2027-01-15T08:00:10.100000Z",
         "attached": {"objects": 0, "keys": 0},
         "conditions": [{"type": "Active", "status": "True", "reason": "Granted", "message": "",

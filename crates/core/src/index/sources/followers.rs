@@ -1,4 +1,4 @@
-//! Sources and their followers, and how it stands between them.
+//! Sources and their followers: which lease follows which source, and what is known of each source.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -13,17 +13,17 @@ use lessor_api::lease::following;
 use uuid::Uuid;
 
 use super::{
-    sign::{Sign, SourceState},
+    follow_state::{FollowState, Origin, Previous, Transition, TtlChange, TtlState},
     source::{Follow, Source, SourceKind},
+    source_state::{SourceState, SourceStatus},
     source_watches::{SourceWatch, SourceWatches},
-    view::{Origin, Past, Standing, Time, Turn, View},
 };
 use crate::{
-    lease_object::{NamespacedName, ResourceVersion},
     listed_keys::ListedKeys,
+    metadata::{NamespacedName, ResourceVersion},
 };
 
-/// So many leases may follow one another, each the next. A beat at one end of a chain renews them all.
+/// So many leases may follow one another, each the next. A heartbeat at one end of a chain renews all of them.
 const LONGEST_CHAIN: usize = 16;
 
 /// How a lease that is followed stands.
@@ -43,13 +43,13 @@ pub enum LeaseState {
 
 #[derive(Clone, Debug, Hash)]
 struct Follower {
-    place: NamespacedName,
+    name: NamespacedName,
     follow: Follow,
     /// The uid that the Pod must have: as asked for, as recorded, or as first seen.
     pin: Option<Uuid>,
     /// Until something is known of its source.
     origin: Option<Origin>,
-    view: View,
+    view: FollowState,
     /// Whether its source was seen lost since it was last seen alive: what that ended is over, whatever can't be seen meanwhile.
     lost: bool,
 }
@@ -57,7 +57,7 @@ struct Follower {
 impl Follower {
     /// Whether the loss of its source has ended its time.
     fn is_cut(&self) -> bool {
-        self.follow.ends_on_loss && matches!(self.view, View::Lost(_))
+        self.follow.ends_on_loss && matches!(self.view, FollowState::Lost(_))
     }
 }
 
@@ -67,8 +67,8 @@ struct State {
     known: Known,
     /// Why it can't be seen, if it can't be.
     unseen: Option<&'static str>,
-    /// The last beat: at which lease time it was seen, and how long ago it was then.
-    beat: Option<(LeaseTime, Duration)>,
+    /// The last heartbeat: at which lease time it was observed, and how old it was then.
+    heartbeat: Option<(LeaseTime, Duration)>,
     /// When it was last read, as asked for and as answered, on the replica's clock: lease time may come to the same point twice.
     read: Option<(Duration, Duration)>,
     /// Until when that will do, however old it is, since it is being read again.
@@ -80,13 +80,13 @@ enum Known {
     #[default]
     Unknown,
     Absent,
-    There(ResourceVersion, Sign),
+    There(ResourceVersion, SourceStatus),
 }
 
 impl Known {
-    fn sign(&self) -> Option<&Sign> {
+    fn status(&self) -> Option<&SourceStatus> {
         match self {
-            Self::There(_, sign) => Some(sign),
+            Self::There(_, status) => Some(status),
             _ => None,
         }
     }
@@ -103,7 +103,7 @@ pub struct Change {
 
 /// Of one kind: how many sources are followed, and how many leases follow them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tally {
+pub struct FollowerCount {
     /// The kind.
     pub kind: SourceKind,
     /// Sources.
@@ -116,13 +116,13 @@ pub struct Tally {
     pub other: usize,
 }
 
-/// All sources that are followed, and who follows them. Of what nobody follows nothing is remembered.
+/// All sources that are followed, and who follows them. Sources without followers are dropped.
 #[derive(Clone, Debug)]
 pub struct SourceIndex {
     enabled: BTreeSet<SourceKind>,
     sources: HashMap<Source, State>,
     leases: HashMap<Uuid, Follower>,
-    places: HashMap<NamespacedName, Uuid>,
+    by_name: HashMap<NamespacedName, Uuid>,
     /// How many sources there are of a kind (with `None`), and of it in each namespace.
     counts: BTreeMap<(SourceKind, Option<Arc<str>>), usize>,
     source_watches: SourceWatches,
@@ -135,13 +135,13 @@ pub struct SourceIndex {
 }
 
 impl SourceIndex {
-    /// Nobody follows anything. Sources of these kinds may be looked at, in all namespaces at once or not.
+    /// An index without followers. Sources of these kinds may be looked at, in all namespaces at once or not.
     pub fn new(enabled: impl IntoIterator<Item = SourceKind>, everywhere: bool) -> Self {
         Self {
             enabled: enabled.into_iter().collect(),
             sources: HashMap::new(),
             leases: HashMap::new(),
-            places: HashMap::new(),
+            by_name: HashMap::new(),
             counts: BTreeMap::new(),
             source_watches: SourceWatches::new(everywhere),
             watched: BTreeSet::new(),
@@ -151,7 +151,7 @@ impl SourceIndex {
         }
     }
 
-    /// Whether nobody follows anything.
+    /// Whether no lease follows anything.
     pub fn is_idle(&self) -> bool {
         self.leases.is_empty()
     }
@@ -175,7 +175,7 @@ impl SourceIndex {
     pub fn link(
         &mut self,
         uid: Uuid,
-        place: &NamespacedName,
+        name: &NamespacedName,
         follow: Option<&Follow>,
         recorded: Option<Uuid>,
         restored: Option<bool>,
@@ -191,21 +191,21 @@ impl SourceIndex {
             return Change { source: false, cut };
         }
         let cut = self.unlink(uid).cut;
-        if let Some(before) = self.places.get(place).copied() {
+        if let Some(before) = self.by_name.get(name).copied() {
             // One of its name, whose end nobody has seen.
             self.unlink(before);
         }
         let origin = restored.map_or(Origin::Fresh, |was_alive| Origin::Restored { was_alive });
         let follower = Follower {
-            place: place.clone(),
+            name: name.clone(),
             follow: follow.clone(),
             pin: follow.uid.or(recorded),
             origin: Some(origin),
-            view: View::Unknown,
+            view: FollowState::Unknown,
             lost: false,
         };
         self.leases.insert(uid, follower);
-        self.places.insert(place.clone(), uid);
+        self.by_name.insert(name.clone(), uid);
         if !self.sources.contains_key(&follow.source) {
             self.add_source(&follow.source);
         }
@@ -216,7 +216,7 @@ impl SourceIndex {
     /// Takes in that a lease was granted: what its source does to its time it does from now on.
     pub fn granted(&mut self, uid: Uuid) {
         if let Some(follower) = self.leases.get_mut(&uid) {
-            follower.view = View::Unknown;
+            follower.view = FollowState::Unknown;
             follower.lost = false;
             follower.origin = Some(Origin::Fresh);
         }
@@ -225,8 +225,8 @@ impl SourceIndex {
     /// Takes in that a lease follows nothing any more, or is over.
     pub fn unlink(&mut self, uid: Uuid) -> Change {
         let Some(follower) = self.leases.remove(&uid) else { return Change::default() };
-        if self.places.get(&follower.place) == Some(&uid) {
-            self.places.remove(&follower.place);
+        if self.by_name.get(&follower.name) == Some(&uid) {
+            self.by_name.remove(&follower.name);
         }
         let cut = follower.is_cut();
         let source = follower.follow.source;
@@ -241,14 +241,14 @@ impl SourceIndex {
     }
 
     fn count(&mut self, source: &Source) -> [(SourceKind, Option<Arc<str>>); 2] {
-        [(source.kind, None), (source.kind, Some(source.place.namespace.clone()))]
+        [(source.kind, None), (source.kind, Some(source.name.namespace.clone()))]
     }
 
     fn add_source(&mut self, source: &Source) {
         for key in self.count(source) {
             *self.counts.entry(key).or_default() += 1;
         }
-        match self.lookout_of(source) {
+        match self.watch_of(source) {
             Some(source_watch) if self.synced.contains(source_watch) => self.unread.push(source.clone()),
             // What is being listed shows it, or says afterwards what it didn't.
             Some(_) => {}
@@ -266,7 +266,7 @@ impl SourceIndex {
                 }
             }
         }
-        self.dirty |= self.lookout_of(source).is_some_and(|source_watch| source_watch.name.is_some());
+        self.dirty |= self.watch_of(source).is_some_and(|source_watch| source_watch.name.is_some());
     }
 
     /// The leases that follow this, in one order.
@@ -285,17 +285,17 @@ impl SourceIndex {
     }
 
     /// Where a follower is.
-    pub fn place_of(&self, uid: Uuid) -> Option<&NamespacedName> {
-        Some(&self.leases.get(&uid)?.place)
+    pub fn name_of(&self, uid: Uuid) -> Option<&NamespacedName> {
+        Some(&self.leases.get(&uid)?.name)
     }
 
     /// The uid of the Pod that a lease follows.
-    pub fn pin_of(&self, uid: Uuid) -> Option<Uuid> {
+    pub fn pod_uid_of(&self, uid: Uuid) -> Option<Uuid> {
         self.leases.get(&uid)?.pin
     }
 
     /// How it stood between a lease and its source when it was last [settled](Self::settle).
-    pub fn view_of(&self, uid: Uuid) -> Option<View> {
+    pub fn state_of(&self, uid: Uuid) -> Option<FollowState> {
         Some(self.leases.get(&uid)?.view)
     }
 
@@ -308,33 +308,33 @@ impl SourceIndex {
     }
 
     /// This lease, those that follow it, those that follow these, and so on: all for which it may matter what it follows.
-    pub fn concerned(&self, uid: Uuid, place: &NamespacedName) -> Vec<Uuid> {
-        let (mut concerned, mut seen) = (vec![uid], HashSet::from([uid]));
-        let mut places = vec![place.clone()];
-        while let Some(place) = places.pop() {
-            for follower in self.followers(&Source::lease(place)) {
+    pub fn affected(&self, uid: Uuid, name: &NamespacedName) -> Vec<Uuid> {
+        let (mut affected, mut seen) = (vec![uid], HashSet::from([uid]));
+        let mut by_name = vec![name.clone()];
+        while let Some(name) = by_name.pop() {
+            for follower in self.followers(&Source::lease(name)) {
                 if seen.insert(follower) {
-                    concerned.push(follower);
-                    places.extend(self.place_of(follower).cloned());
+                    affected.push(follower);
+                    by_name.extend(self.name_of(follower).cloned());
                 }
             }
         }
-        concerned
+        affected
     }
 
     /// What is followed, and by how many, of each kind of source.
-    pub fn figures(&self) -> [Tally; 4] {
+    pub fn counts(&self) -> [FollowerCount; 4] {
         let mut tallies = SourceKind::ALL.map(|kind| {
             let sources = self.counts.get(&(kind, None)).copied().unwrap_or_default();
-            Tally { kind, sources, alive: 0, unseen: 0, other: 0 }
+            FollowerCount { kind, sources, alive: 0, unseen: 0, other: 0 }
         });
         for follower in self.leases.values() {
             let kind = follower.follow.source.kind;
             for tally in tallies.iter_mut().filter(|tally| tally.kind == kind) {
                 *match follower.view {
-                    View::Alive { .. } => &mut tally.alive,
-                    View::Unseen(_) => &mut tally.unseen,
-                    View::Unknown | View::Lost(_) | View::Refused(_) => &mut tally.other,
+                    FollowState::Alive { .. } => &mut tally.alive,
+                    FollowState::Unseen(_) => &mut tally.unseen,
+                    FollowState::Unknown | FollowState::Lost(_) | FollowState::Refused(_) => &mut tally.other,
                 } += 1;
             }
         }
@@ -343,12 +343,12 @@ impl SourceIndex {
 
     // --- What is seen --------------------------------------------------------------------------------------------
 
-    /// Takes in a sight of a source; `None`: it isn't there. Answers whether it has changed, and whether it shows a beat:
+    /// Takes in the observed state of a source; `None`: it doesn't exist. Returns whether it has changed and, if it shows a heartbeat,
     /// how long ago that was.
     ///
-    /// A beat that follows another sight came just now, as far as lease time is concerned. Of one that is seen first, the
+    /// A heartbeat that follows an earlier observation counts from now. For the first observation of a source, the
     /// API server's record says when it was; `slack` is what that leaves open.
-    pub fn see(
+    pub fn observe(
         &mut self,
         source: &Source,
         source_state: Option<SourceState>,
@@ -357,7 +357,7 @@ impl SourceIndex {
         slack: Duration,
     ) -> (bool, Option<Duration>) {
         let Some(state) = self.sources.get_mut(source) else { return (false, None) };
-        let Some(SourceState { version, sign, .. }) = source_state else {
+        let Some(SourceState { version, status, .. }) = source_state else {
             let changed = !matches!(state.known, Known::Absent);
             state.known = Known::Absent;
             return (changed, None);
@@ -367,8 +367,8 @@ impl SourceIndex {
         {
             return (false, None);
         }
-        let beats = sign.beats_after(state.known.sign());
-        let age = beats.then(|| match (&state.known, sign.recorded(), server) {
+        let beats = status.shows_heartbeat_after(state.known.status());
+        let age = beats.then(|| match (&state.known, status.recorded(), server) {
             (Known::Unknown, Some(recorded), Some(server)) => {
                 let since = server.duration_since(recorded).max(SignedDuration::ZERO);
                 Duration::try_from(since).unwrap_or_default().saturating_sub(slack)
@@ -376,14 +376,14 @@ impl SourceIndex {
             _ => Duration::ZERO,
         });
         if let Some(age) = age {
-            state.beat = Some((lease, age));
+            state.heartbeat = Some((lease, age));
         }
-        state.known = Known::There(version, sign);
+        state.known = Known::There(version, status);
         (true, age)
     }
 
     /// The object of a source is gone, in this version. Answers whether that is news.
-    pub fn lose(&mut self, source: &Source, version: ResourceVersion) -> bool {
+    pub fn observe_deleted(&mut self, source: &Source, version: ResourceVersion) -> bool {
         let Some(state) = self.sources.get_mut(source) else { return false };
         if matches!(&state.known, Known::There(known, _) if *known > version) {
             return false;
@@ -391,14 +391,14 @@ impl SourceIndex {
         !matches!(std::mem::replace(&mut state.known, Known::Absent), Known::Absent)
     }
 
-    /// How long ago the last beat of a source was, if it's known.
-    pub fn since_beat(&self, source: &Source, now: LeaseTime) -> Option<Duration> {
-        let (at, age) = self.sources.get(source)?.beat?;
+    /// The time since the last heartbeat of a source, if it's known.
+    pub fn since_heartbeat(&self, source: &Source, now: LeaseTime) -> Option<Duration> {
+        let (at, age) = self.sources.get(source)?.heartbeat?;
         Some(age.saturating_add(now.since(at)))
     }
 
     /// Takes in that a source was read: asked for at `asked`, and answered now, on the replica's clock.
-    pub fn was_read(&mut self, source: &Source, asked: Duration, now: Duration) {
+    pub fn read_answered(&mut self, source: &Source, asked: Duration, now: Duration) {
         if let Some(state) = self.sources.get_mut(source) {
             state.read = Some((asked, now));
             state.read_again_by = Duration::ZERO;
@@ -407,7 +407,7 @@ impl SourceIndex {
 
     /// Takes in that a source is being read, to be answered by `by`. If it was read after `lately`, that will do until then:
     /// of a crowd that ends, one asks again, and the others go on.
-    pub fn reads(&mut self, source: &Source, lately: Duration, by: Duration) {
+    pub fn read_sent(&mut self, source: &Source, lately: Duration, by: Duration) {
         if let Some(state) = self.sources.get_mut(source)
             && state.read.is_some_and(|(_, answered)| answered >= lately)
         {
@@ -416,7 +416,7 @@ impl SourceIndex {
     }
 
     /// Takes in that a source could not be read.
-    pub fn was_not_read(&mut self, source: &Source) {
+    pub fn read_failed(&mut self, source: &Source) {
         if let Some(state) = self.sources.get_mut(source) {
             state.read_again_by = Duration::ZERO;
         }
@@ -433,7 +433,7 @@ impl SourceIndex {
     pub fn unread_for(&self, uid: Uuid, due: Duration, fresh: Duration, now: Duration) -> Option<Source> {
         let mut at = self.leases.get(&uid)?;
         for _ in 0..=LONGEST_CHAIN {
-            if matches!(at.view, View::Refused(_)) {
+            if matches!(at.view, FollowState::Refused(_)) {
                 return None;
             }
             let source = &at.follow.source;
@@ -446,74 +446,78 @@ impl SourceIndex {
             }
             at = self
                 .leases
-                .get(self.places.get(&source.place).filter(|_| source.kind == SourceKind::Lease)?)?;
+                .get(self.by_name.get(&source.name).filter(|_| source.kind == SourceKind::Lease)?)?;
         }
         None
     }
 
     // --- What it means -------------------------------------------------------------------------------------------
 
-    /// Looks how it stands between a lease and its source, and answers what that changes. `state` says how a lease stands
-    /// that is followed.
-    pub fn settle(&mut self, uid: Uuid, state: impl Fn(&NamespacedName) -> LeaseState) -> Option<Turn> {
+    /// Computes the state of a follower's source anew, and returns what a change of it means. `state` gives the state of a
+    /// lease that is followed.
+    pub fn settle(&mut self, uid: Uuid, state: impl Fn(&NamespacedName) -> LeaseState) -> Option<Transition> {
         let view = self.view(uid, state)?;
         let follower = self.leases.get_mut(&uid)?;
         let before = std::mem::replace(&mut follower.view, view);
         if before == view {
             return None;
         }
-        if view == View::Unknown {
-            return Some(Turn { time: Time::Keep, standing: Standing::Running });
+        if view == FollowState::Unknown {
+            return Some(Transition { change: TtlChange::None, ttl_state: TtlState::Running });
         }
         let origin = match view {
-            View::Unseen(_) => None,
+            FollowState::Unseen(_) => None,
             _ => follower.origin.take(),
         };
         let ends_on_loss = follower.follow.ends_on_loss;
         let was_lost = follower.lost;
         follower.lost = match view {
-            View::Alive { .. } => false,
-            View::Lost(_) => true,
-            View::Unknown | View::Unseen(_) | View::Refused(_) => was_lost,
+            FollowState::Alive { .. } => false,
+            FollowState::Lost(_) => true,
+            FollowState::Unknown | FollowState::Unseen(_) | FollowState::Refused(_) => was_lost,
         };
-        let past =
-            Past { view: before, origin, was_lost, ends_on_loss, named: follower.follow.uid.is_some() };
-        Some(view.turn(&past))
+        let previous =
+            Previous { state: before, origin, was_lost, ends_on_loss, named: follower.follow.uid.is_some() };
+        Some(view.transition(&previous))
     }
 
-    fn view(&mut self, uid: Uuid, lease_state: impl Fn(&NamespacedName) -> LeaseState) -> Option<View> {
+    fn view(
+        &mut self,
+        uid: Uuid,
+        lease_state: impl Fn(&NamespacedName) -> LeaseState,
+    ) -> Option<FollowState> {
         let follower = self.leases.get(&uid)?;
         let source = &follower.follow.source;
         if !self.is_enabled(source.kind) {
-            return Some(View::Unseen(following::NOT_ENABLED));
+            return Some(FollowState::Unseen(following::NOT_ENABLED));
         }
         if source.kind == SourceKind::Lease {
             return Some(match self.refusal(follower) {
-                Some(reason) => View::Refused(reason),
-                None => match lease_state(&source.place) {
-                    LeaseState::Unknown => View::Unknown,
-                    LeaseState::Missing => View::Lost(following::SOURCE_MISSING),
-                    LeaseState::Ended => View::Lost(following::SOURCE_ENDED),
-                    LeaseState::Runs => View::Alive { still: false },
-                    LeaseState::StandsStill => View::Alive { still: true },
+                Some(reason) => FollowState::Refused(reason),
+                None => match lease_state(&source.name) {
+                    LeaseState::Unknown => FollowState::Unknown,
+                    LeaseState::Missing => FollowState::Lost(following::SOURCE_MISSING),
+                    LeaseState::Ended => FollowState::Lost(following::SOURCE_ENDED),
+                    LeaseState::Runs => FollowState::Alive { paused: false },
+                    LeaseState::StandsStill => FollowState::Alive { paused: true },
                 },
             });
         }
         let state = self.sources.get(source)?;
         if let Some(reason) = state.unseen {
-            return Some(View::Unseen(reason));
+            return Some(FollowState::Unseen(reason));
         }
         Some(match &state.known {
-            Known::Unknown => View::Unknown,
-            Known::Absent => View::Lost(following::SOURCE_MISSING),
-            Known::There(_, Sign::Heartbeat { .. }) => View::Alive { still: false },
-            Known::There(_, Sign::Pod { uid: pod, finished }) => {
+            Known::Unknown => FollowState::Unknown,
+            Known::Absent => FollowState::Lost(following::SOURCE_MISSING),
+            Known::There(_, SourceStatus::Heartbeat { .. }) => FollowState::Alive { paused: false },
+            Known::There(_, SourceStatus::Pod { uid: pod, finished }) => {
                 let (pod, finished) = (*pod, *finished);
                 let follower = self.leases.get_mut(&uid)?;
                 match *follower.pin.get_or_insert(pod) == pod {
-                    false => View::Lost(following::SOURCE_REPLACED),
-                    true if finished => View::Lost(following::SOURCE_FINISHED),
-                    true => View::Alive { still: true },
+                    false => FollowState::Lost(following::SOURCE_REPLACED),
+                    true if finished => FollowState::Lost(following::SOURCE_FINISHED),
+                    true => FollowState::Alive { paused: true },
                 }
             }
         })
@@ -528,15 +532,15 @@ impl SourceIndex {
             if source.kind != SourceKind::Lease {
                 return None;
             }
-            if source.place == follower.place {
+            if source.name == follower.name {
                 return Some(following::CYCLE);
             }
-            if passed.contains(&&source.place) {
+            if passed.contains(&&source.name) {
                 // A circle further up: those in it follow nothing, and this one follows one of them.
                 return None;
             }
-            passed.push(&source.place);
-            at = self.places.get(&source.place).and_then(|uid| self.leases.get(uid))?;
+            passed.push(&source.name);
+            at = self.by_name.get(&source.name).and_then(|uid| self.leases.get(uid))?;
         }
         Some(following::CHAIN_TOO_LONG)
     }
@@ -559,20 +563,20 @@ impl SourceIndex {
         Some(&self.watched)
     }
 
-    fn lookout_of(&self, source: &Source) -> Option<&SourceWatch> {
-        let (namespace, name) = (Some(source.place.namespace.clone()), Some(source.place.name.clone()));
+    fn watch_of(&self, source: &Source) -> Option<&SourceWatch> {
+        let (namespace, name) = (Some(source.name.namespace.clone()), Some(source.name.name.clone()));
         let candidates = [(None, None), (namespace.clone(), None), (namespace, name)];
         candidates.into_iter().find_map(|(namespace, name)| {
             self.watched.get(&SourceWatch { kind: source.kind, namespace, name })
         })
     }
 
-    /// The sources that a lookout shows, in one order.
-    pub fn shown_by(&self, source_watch: &SourceWatch) -> Vec<Source> {
+    /// The sources that a watch shows, in one order.
+    pub fn sources_of(&self, source_watch: &SourceWatch) -> Vec<Source> {
         let mut shown: Vec<Source> = match (&source_watch.namespace, &source_watch.name) {
             (Some(namespace), Some(name)) => {
-                let place = NamespacedName { namespace: namespace.clone(), name: name.clone() };
-                let source = Source { kind: source_watch.kind, place };
+                let name = NamespacedName { namespace: namespace.clone(), name: name.clone() };
+                let source = Source { kind: source_watch.kind, name };
                 self.is_followed(&source).then_some(source).into_iter().collect()
             }
             _ => self.sources.keys().filter(|source| source_watch.covers(source)).cloned().collect(),
@@ -581,16 +585,16 @@ impl SourceIndex {
         shown
     }
 
-    /// A lookout has shown everything that is there: these places. Answers the sources that it says are absent.
+    /// A watch has shown everything that is there: these by_name. Answers the sources that it says are absent.
     pub fn synced(&mut self, source_watch: &SourceWatch, there: &ListedKeys) -> Vec<Source> {
         if self.watched.contains(source_watch) {
             self.synced.insert(source_watch.clone());
         }
         let mut absent = Vec::new();
-        for source in self.shown_by(source_watch) {
+        for source in self.sources_of(source_watch) {
             let unknown =
                 self.sources.get(&source).is_some_and(|state| matches!(state.known, Known::Unknown));
-            match there.contains(&source.place) {
+            match there.contains(&source.name) {
                 false => absent.push(source),
                 // It was shown before somebody followed it.
                 true if unknown => self.unread.push(source),
@@ -607,7 +611,7 @@ impl SourceIndex {
     }
 
     /// A source has to be read again, or for the first time.
-    pub fn leave_unread(&mut self, source: Source) {
+    pub fn read_later(&mut self, source: Source) {
         self.unread.push(source);
     }
 

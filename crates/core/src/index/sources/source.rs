@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr, sync::Arc};
 use lessor_api::{OnLoss, RenewFrom};
 use uuid::Uuid;
 
-use crate::lease_object::NamespacedName;
+use crate::metadata::NamespacedName;
 
 /// Where the heartbeats of nodes are.
 pub const NODE_NAMESPACE: &str = "kube-node-lease";
@@ -72,26 +72,26 @@ pub struct Source {
     /// Its kind.
     pub kind: SourceKind,
     /// Where it is. That of a node is where its heartbeat is.
-    pub place: NamespacedName,
+    pub name: NamespacedName,
 }
 
 impl Source {
     /// One of our own leases.
-    pub fn lease(place: NamespacedName) -> Self {
-        Self { kind: SourceKind::Lease, place }
+    pub fn lease(name: NamespacedName) -> Self {
+        Self { kind: SourceKind::Lease, name }
     }
 }
 
 /// As users write it: `node/worker-1`. The namespace is that of whoever follows it.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.kind.label(), self.place.name)
+        write!(f, "{}/{}", self.kind.label(), self.name.name)
     }
 }
 
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.kind.label(), self.place)
+        write!(f, "{}/{}", self.kind.label(), self.name)
     }
 }
 
@@ -110,7 +110,7 @@ impl Follow {
     /// Reads `spec.renewFrom` of a lease in `namespace`; `None`: it names nothing.
     pub fn read(namespace: &Arc<str>, from: &RenewFrom) -> Option<Self> {
         let follow = |kind, namespace: &str, name: &str| Self {
-            source: Source { kind, place: NamespacedName::new(namespace, name) },
+            source: Source { kind, name: NamespacedName::new(namespace, name) },
             uid: None,
             ends_on_loss: false,
         };

@@ -1,4 +1,4 @@
-//! What is watched to see sources, and no more of it than somebody follows.
+//! Which watches are needed for the sources that leases follow.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,8 +26,8 @@ impl SourceWatch {
     /// Whether it shows this source.
     pub fn covers(&self, source: &Source) -> bool {
         self.kind == source.kind
-            && self.namespace.as_ref().is_none_or(|namespace| *namespace == source.place.namespace)
-            && self.name.as_ref().is_none_or(|name| *name == source.place.name)
+            && self.namespace.as_ref().is_none_or(|namespace| *namespace == source.name.namespace)
+            && self.name.as_ref().is_none_or(|name| *name == source.name.name)
     }
 }
 
@@ -41,15 +41,14 @@ impl fmt::Display for SourceWatch {
 /// How widely the sources of a kind are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Breadth {
-    Interner,
+    Objects,
     Namespaces,
     Everywhere,
 }
 
 /// The choice of what is watched.
 ///
-/// The more sources are followed, the wider it is watched for them. It becomes no narrower before nobody follows any
-/// source of the kind, so that sources that come and go don't begin watches anew all the time.
+/// The more sources are followed, the wider it is watched for them. It becomes no narrower until no source of the kind has followers, so that sources that come and go don't begin watches anew all the time.
 #[derive(Clone, Debug, Hash)]
 pub struct SourceWatches {
     /// Whether this operator has the right to look at all namespaces at once.
@@ -74,9 +73,9 @@ impl SourceWatches {
                 continue;
             }
             let namespaces: BTreeSet<&Arc<str>> =
-                sources.clone().map(|source| &source.place.namespace).collect();
+                sources.clone().map(|source| &source.name.namespace).collect();
             let enough = match (count, namespaces.len()) {
-                (..=FEW, _) => Breadth::Interner,
+                (..=FEW, _) => Breadth::Objects,
                 (_, ..=FEW) => Breadth::Namespaces,
                 _ if self.everywhere => Breadth::Everywhere,
                 _ => Breadth::Namespaces,
@@ -84,10 +83,10 @@ impl SourceWatches {
             let breadth = self.breadth.entry(kind).or_insert(enough);
             *breadth = enough.max(*breadth);
             match breadth {
-                Breadth::Interner => wanted.extend(sources.map(|source| SourceWatch {
+                Breadth::Objects => wanted.extend(sources.map(|source| SourceWatch {
                     kind,
-                    namespace: Some(source.place.namespace.clone()),
-                    name: Some(source.place.name.clone()),
+                    namespace: Some(source.name.namespace.clone()),
+                    name: Some(source.name.name.clone()),
                 })),
                 Breadth::Namespaces => wanted.extend(namespaces.into_iter().map(|namespace| SourceWatch {
                     kind,

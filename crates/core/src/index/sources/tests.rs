@@ -9,8 +9,8 @@ use uuid::Uuid;
 
 use super::*;
 use crate::{
-    lease_object::{NamespacedName, ResourceVersion},
     listed_keys::ListedKeys,
+    metadata::{NamespacedName, ResourceVersion},
 };
 
 const SLACK: Duration = Duration::from_secs(3);
@@ -33,14 +33,17 @@ fn follow(from: serde_json::Value) -> Follow {
 }
 
 fn heartbeat(version: ResourceVersion, renew_time: &str, recorded: i64) -> Option<SourceState> {
-    let sign =
-        Sign::Heartbeat { uid: uid(7), renew_time: Some(renew_time.into()), recorded: server(recorded) };
-    Some(SourceState { place: NamespacedName::new(NODE_NAMESPACE, "worker"), version, sign })
+    let status = SourceStatus::Heartbeat {
+        uid: uid(7),
+        renew_time: Some(renew_time.into()),
+        recorded: server(recorded),
+    };
+    Some(SourceState { name: NamespacedName::new(NODE_NAMESPACE, "worker"), version, status })
 }
 
 fn pod(version: ResourceVersion, of: u128, finished: bool) -> Option<SourceState> {
-    let sign = Sign::Pod { uid: uid(of), finished };
-    Some(SourceState { place: NamespacedName::new("shop", "web"), version, sign })
+    let status = SourceStatus::Pod { uid: uid(of), finished };
+    Some(SourceState { name: NamespacedName::new("shop", "web"), version, status })
 }
 
 fn all() -> SourceIndex {
@@ -59,11 +62,11 @@ fn link(follows: &mut SourceIndex, n: u128, name: &str, from: serde_json::Value)
 }
 
 fn see(follows: &mut SourceIndex, source: &Source, source_state: Option<SourceState>) -> Option<Duration> {
-    follows.see(source, source_state, at(100), server(100), SLACK).1
+    follows.observe(source, source_state, at(100), server(100), SLACK).1
 }
 
-fn settle(follows: &mut SourceIndex, n: u128) -> Option<(Time, Standing)> {
-    follows.settle(uid(n), no_lease).map(|turn| (turn.time, turn.standing))
+fn settle(follows: &mut SourceIndex, n: u128) -> Option<(TtlChange, TtlState)> {
+    follows.settle(uid(n), no_lease).map(|transition| (transition.change, transition.ttl_state))
 }
 
 #[test]
@@ -93,11 +96,14 @@ fn a_beat_that_is_seen_first_counts_from_when_the_server_recorded_it() {
     let mut follows = all();
     let node = link(&mut follows, 1, "a", serde_json::json!({"node": {"name": "worker"}}));
     assert_eq!(see(&mut follows, &node, heartbeat(1, "noon", 60)), Some(Duration::from_secs(40) - SLACK));
-    assert_eq!(settle(&mut follows, 1), Some((Time::CatchUp, Standing::Running)));
-    assert_eq!(follows.since_beat(&node, at(110)), Some(Duration::from_secs(50) - SLACK));
+    assert_eq!(settle(&mut follows, 1), Some((TtlChange::CountFromHeartbeat, TtlState::Running)));
+    assert_eq!(follows.since_heartbeat(&node, at(110)), Some(Duration::from_secs(50) - SLACK));
     let mut follows = all();
     let node = link(&mut follows, 1, "a", serde_json::json!({"node": {"name": "worker"}}));
-    assert_eq!(follows.see(&node, heartbeat(1, "noon", 60), at(100), None, SLACK).1, Some(Duration::ZERO));
+    assert_eq!(
+        follows.observe(&node, heartbeat(1, "noon", 60), at(100), None, SLACK).1,
+        Some(Duration::ZERO)
+    );
 }
 
 #[test]
@@ -106,11 +112,11 @@ fn no_time_passes_while_a_pod_lives_and_the_ttl_runs_once_it_is_gone() {
     let source = link(&mut follows, 1, "a", serde_json::json!({"pod": {"name": "web"}}));
     assert_eq!(settle(&mut follows, 1), None, "nothing is known yet");
     see(&mut follows, &source, pod(1, 7, false));
-    assert_eq!(settle(&mut follows, 1), Some((Time::Renew, Standing::Kept)));
-    assert_eq!(follows.pin_of(uid(1)), Some(uid(7)));
-    assert!(follows.lose(&source, 2));
-    assert_eq!(settle(&mut follows, 1), Some((Time::Keep, Standing::Running)));
-    assert_eq!(follows.view_of(uid(1)), Some(View::Lost(following::SOURCE_MISSING)));
+    assert_eq!(settle(&mut follows, 1), Some((TtlChange::Renew, TtlState::Full)));
+    assert_eq!(follows.pod_uid_of(uid(1)), Some(uid(7)));
+    assert!(follows.observe_deleted(&source, 2));
+    assert_eq!(settle(&mut follows, 1), Some((TtlChange::None, TtlState::Running)));
+    assert_eq!(follows.state_of(uid(1)), Some(FollowState::Lost(following::SOURCE_MISSING)));
 }
 
 #[test]
@@ -124,8 +130,8 @@ fn a_pod_that_has_finished_or_is_another_one_is_lost() {
         see(&mut follows, &source, pod(1, 7, false));
         settle(&mut follows, 1);
         see(&mut follows, &source, source_state);
-        assert_eq!(settle(&mut follows, 1), Some((Time::End, Standing::Running)));
-        assert_eq!(follows.view_of(uid(1)), Some(View::Lost(reason)));
+        assert_eq!(settle(&mut follows, 1), Some((TtlChange::End, TtlState::Running)));
+        assert_eq!(follows.state_of(uid(1)), Some(FollowState::Lost(reason)));
     }
 }
 
@@ -140,7 +146,7 @@ fn a_pod_that_is_first_seen_when_it_is_lost_may_have_lived_until_then() {
         let mut follows = all();
         let source = link(&mut follows, 1, "a", from);
         see(&mut follows, &source, source_state);
-        assert_eq!(settle(&mut follows, 1), Some((Time::Renew, Standing::Running)));
+        assert_eq!(settle(&mut follows, 1), Some((TtlChange::Renew, TtlState::Running)));
     }
 }
 
@@ -150,8 +156,8 @@ fn ended_by_loss() -> (SourceIndex, Source) {
     let source = link(&mut follows, 1, "a", serde_json::json!({"pod": {"name": "web", "onLoss": "End"}}));
     see(&mut follows, &source, pod(1, 7, false));
     settle(&mut follows, 1);
-    follows.lose(&source, 2);
-    assert_eq!(settle(&mut follows, 1), Some((Time::End, Standing::Running)));
+    follows.observe_deleted(&source, 2);
+    assert_eq!(settle(&mut follows, 1), Some((TtlChange::End, TtlState::Running)));
     (follows, source)
 }
 
@@ -159,10 +165,10 @@ fn ended_by_loss() -> (SourceIndex, Source) {
 fn a_loss_that_was_seen_before_something_could_not_be_seen_ends_nothing_again() {
     let (mut follows, source) = ended_by_loss();
     follows.set_unseen(&source, Some(following::UNWATCHED));
-    assert_eq!(settle(&mut follows, 1), Some((Time::Keep, Standing::Held)));
+    assert_eq!(settle(&mut follows, 1), Some((TtlChange::None, TtlState::Paused)));
     // Its holder may have renewed it since.
     follows.set_unseen(&source, None);
-    assert_eq!(settle(&mut follows, 1), Some((Time::Keep, Standing::Running)));
+    assert_eq!(settle(&mut follows, 1), Some((TtlChange::None, TtlState::Running)));
 }
 
 #[test]
@@ -180,8 +186,8 @@ fn the_pod_of_a_restored_lease_is_the_one_that_its_status_names() {
     follows.link(uid(1), &NamespacedName::new("shop", "a"), Some(&follow), Some(uid(7)), Some(true));
     see(&mut follows, &follow.source, pod(9, 8, false));
     // Since when it is lost nobody knows: the whole TTL runs from now.
-    assert_eq!(settle(&mut follows, 1), Some((Time::Renew, Standing::Running)));
-    assert_eq!(follows.view_of(uid(1)), Some(View::Lost(following::SOURCE_REPLACED)));
+    assert_eq!(settle(&mut follows, 1), Some((TtlChange::Renew, TtlState::Running)));
+    assert_eq!(follows.state_of(uid(1)), Some(FollowState::Lost(following::SOURCE_REPLACED)));
 }
 
 #[test]
@@ -189,25 +195,25 @@ fn a_source_that_never_was_there_moves_no_deadline() {
     let mut follows = all();
     let source = link(&mut follows, 1, "a", serde_json::json!({"pod": {"name": "web", "onLoss": "End"}}));
     see(&mut follows, &source, None);
-    assert_eq!(settle(&mut follows, 1), Some((Time::Keep, Standing::Running)));
+    assert_eq!(settle(&mut follows, 1), Some((TtlChange::None, TtlState::Running)));
     see(&mut follows, &source, pod(1, 7, false));
-    assert_eq!(settle(&mut follows, 1), Some((Time::Renew, Standing::Kept)), "it came late");
+    assert_eq!(settle(&mut follows, 1), Some((TtlChange::Renew, TtlState::Full)), "it came late");
 }
 
 #[test]
 fn what_cannot_be_seen_keeps_its_followers_from_ending() {
     let mut follows = SourceIndex::new([SourceKind::Pod], true);
     link(&mut follows, 1, "a", serde_json::json!({"node": {"name": "worker"}}));
-    assert_eq!(settle(&mut follows, 1), Some((Time::Keep, Standing::Held)));
-    assert_eq!(follows.view_of(uid(1)), Some(View::Unseen(following::NOT_ENABLED)));
+    assert_eq!(settle(&mut follows, 1), Some((TtlChange::None, TtlState::Paused)));
+    assert_eq!(follows.state_of(uid(1)), Some(FollowState::Unseen(following::NOT_ENABLED)));
     let source = link(&mut follows, 2, "b", serde_json::json!({"pod": {"name": "web"}}));
     assert!(follows.set_unseen(&source, Some(following::UNWATCHED)));
-    assert_eq!(settle(&mut follows, 2), Some((Time::Keep, Standing::Held)));
+    assert_eq!(settle(&mut follows, 2), Some((TtlChange::None, TtlState::Paused)));
     see(&mut follows, &source, None);
     follows.set_unseen(&source, None);
     assert_eq!(
         settle(&mut follows, 2),
-        Some((Time::Keep, Standing::Running)),
+        Some((TtlChange::None, TtlState::Running)),
         "it wasn't there at the grant"
     );
 }
@@ -220,9 +226,9 @@ fn a_heartbeat_that_went_unseen_may_have_beaten_until_now() {
     settle(&mut follows, 1);
     follows.set_unseen(&node, Some(following::UNWATCHED));
     settle(&mut follows, 1);
-    follows.lose(&node, 2);
+    follows.observe_deleted(&node, 2);
     follows.set_unseen(&node, None);
-    assert_eq!(settle(&mut follows, 1), Some((Time::Renew, Standing::Running)));
+    assert_eq!(settle(&mut follows, 1), Some((TtlChange::Renew, TtlState::Running)));
 }
 
 #[test]
@@ -237,17 +243,21 @@ fn leases_in_a_circle_follow_nothing_and_those_outside_follow_them() {
     let runs = |_: &NamespacedName| LeaseState::Runs;
     for n in [1, 2, 3, 5] {
         follows.settle(uid(n), runs);
-        assert_eq!(follows.view_of(uid(n)), Some(View::Refused(following::CYCLE)), "{n}");
+        assert_eq!(follows.state_of(uid(n)), Some(FollowState::Refused(following::CYCLE)), "{n}");
     }
     follows.settle(uid(4), runs);
-    assert_eq!(follows.view_of(uid(4)), Some(View::Alive { still: false }));
+    assert_eq!(follows.state_of(uid(4)), Some(FollowState::Alive { paused: false }));
     // The circle opens.
     follows.unlink(uid(2));
-    let mut concerned = follows.concerned(uid(2), &NamespacedName::new("shop", "b"));
-    concerned.sort_unstable();
-    assert_eq!(concerned, [uid(1), uid(2), uid(3), uid(4)]);
+    let mut affected = follows.affected(uid(2), &NamespacedName::new("shop", "b"));
+    affected.sort_unstable();
+    assert_eq!(affected, [uid(1), uid(2), uid(3), uid(4)]);
     for n in [1, 3] {
-        assert_eq!(follows.settle(uid(n), runs).map(|turn| turn.time), Some(Time::CatchUp), "{n}");
+        assert_eq!(
+            follows.settle(uid(n), runs).map(|transition| transition.change),
+            Some(TtlChange::CountFromHeartbeat),
+            "{n}"
+        );
     }
 }
 
@@ -264,25 +274,28 @@ fn a_chain_is_no_longer_than_sixteen() {
     }
     let mut view = |n| {
         follows.settle(uid(n), |_| LeaseState::Runs);
-        follows.view_of(uid(n)).expect("a follower")
+        follows.state_of(uid(n)).expect("a follower")
     };
-    assert_eq!(view(19), View::Alive { still: false });
-    assert_eq!(view(5), View::Alive { still: false });
-    assert_eq!(view(3), View::Refused(following::CHAIN_TOO_LONG));
+    assert_eq!(view(19), FollowState::Alive { paused: false });
+    assert_eq!(view(5), FollowState::Alive { paused: false });
+    assert_eq!(view(3), FollowState::Refused(following::CHAIN_TOO_LONG));
 }
 
 #[test]
 fn a_lease_whose_time_stands_still_lets_that_of_its_followers_stand_still() {
     let mut follows = all();
     link(&mut follows, 1, "a", serde_json::json!({"lease": {"name": "b"}}));
-    let turn = |follows: &mut SourceIndex, state| {
-        follows.settle(uid(1), |_| state).map(|turn| (turn.time, turn.standing))
+    let transition = |follows: &mut SourceIndex, state| {
+        follows.settle(uid(1), |_| state).map(|transition| (transition.change, transition.ttl_state))
     };
-    assert_eq!(turn(&mut follows, LeaseState::Unknown), None);
-    assert_eq!(turn(&mut follows, LeaseState::Runs), Some((Time::CatchUp, Standing::Running)));
-    assert_eq!(turn(&mut follows, LeaseState::StandsStill), Some((Time::Renew, Standing::Kept)));
-    assert_eq!(turn(&mut follows, LeaseState::Runs), Some((Time::Renew, Standing::Running)));
-    assert_eq!(turn(&mut follows, LeaseState::Ended), Some((Time::Keep, Standing::Running)));
+    assert_eq!(transition(&mut follows, LeaseState::Unknown), None);
+    assert_eq!(
+        transition(&mut follows, LeaseState::Runs),
+        Some((TtlChange::CountFromHeartbeat, TtlState::Running))
+    );
+    assert_eq!(transition(&mut follows, LeaseState::StandsStill), Some((TtlChange::Renew, TtlState::Full)));
+    assert_eq!(transition(&mut follows, LeaseState::Runs), Some((TtlChange::Renew, TtlState::Running)));
+    assert_eq!(transition(&mut follows, LeaseState::Ended), Some((TtlChange::None, TtlState::Running)));
 }
 
 #[test]
@@ -292,20 +305,20 @@ fn before_an_end_every_source_up_the_chain_is_read_after_the_deadline() {
     let node = link(&mut follows, 1, "a", serde_json::json!({"node": {"name": "worker"}}));
     let lease = link(&mut follows, 2, "b", serde_json::json!({"lease": {"name": "a"}}));
     let unread = |follows: &SourceIndex, fresh| follows.unread_for(uid(2), at(50), at(fresh), at(54));
-    follows.was_read(&lease, at(49), at(50));
+    follows.read_answered(&lease, at(49), at(50));
     assert_eq!(unread(&follows, 49), Some(lease.clone()), "it was asked before the deadline");
-    follows.was_read(&lease, at(50), at(51));
+    follows.read_answered(&lease, at(50), at(51));
     assert_eq!(unread(&follows, 50), Some(node.clone()));
-    follows.was_read(&node, at(51), at(52));
+    follows.read_answered(&node, at(51), at(52));
     assert_eq!(unread(&follows, 51), None);
     assert_eq!(unread(&follows, 52), Some(lease.clone()), "that is old by now");
-    follows.reads(&lease, at(52), at(60));
+    follows.read_sent(&lease, at(52), at(60));
     assert_eq!(unread(&follows, 52), Some(lease.clone()), "and was when it was asked for again");
-    follows.reads(&lease, at(51), at(60));
+    follows.read_sent(&lease, at(51), at(60));
     assert_eq!(unread(&follows, 52), None, "it will do until it is read again");
-    follows.was_not_read(&lease);
+    follows.read_failed(&lease);
     assert_eq!(unread(&follows, 52), Some(lease.clone()));
-    follows.reads(&lease, at(51), at(54));
+    follows.read_sent(&lease, at(51), at(54));
     assert_eq!(unread(&follows, 52), Some(lease), "but no longer than that may take");
 }
 
@@ -337,7 +350,7 @@ fn many_namespaces_are_watched_at_once_where_that_is_allowed() {
     for (everywhere, expected) in [(true, 1), (false, 9)] {
         let mut follows = SourceIndex::new(SourceKind::ALL, everywhere);
         for n in 0..9_u128 {
-            let source = Source { kind: SourceKind::Pod, place: NamespacedName::new(format!("n{n}"), "web") };
+            let source = Source { kind: SourceKind::Pod, name: NamespacedName::new(format!("n{n}"), "web") };
             let follow = Follow { source, uid: None, ends_on_loss: false };
             follows.link(uid(n), &NamespacedName::new(format!("n{n}"), "a"), Some(&follow), None, None);
         }
@@ -352,10 +365,10 @@ fn a_source_that_its_lookout_has_shown_before_is_read() {
         link(&mut follows, n, &format!("a{n}"), serde_json::json!({"pod": {"name": format!("p{n}")}}));
     }
     let source_watch =
-        follows.replan().and_then(|source_watches| source_watches.first().cloned()).expect("a lookout");
+        follows.replan().and_then(|source_watches| source_watches.first().cloned()).expect("a watch");
     let there: ListedKeys = (0..9).map(|n| NamespacedName::new("shop", format!("p{n}"))).collect();
     for n in 0..9_u128 {
-        let source = Source { kind: SourceKind::Pod, place: NamespacedName::new("shop", format!("p{n}")) };
+        let source = Source { kind: SourceKind::Pod, name: NamespacedName::new("shop", format!("p{n}")) };
         see(&mut follows, &source, pod(1, n, false));
     }
     assert_eq!(follows.synced(&source_watch, &there), []);
@@ -363,6 +376,6 @@ fn a_source_that_its_lookout_has_shown_before_is_read() {
     let late = link(&mut follows, 10, "late", serde_json::json!({"pod": {"name": "p10"}}));
     assert_eq!(follows.replan(), None);
     assert_eq!(follows.take_unread(), [late]);
-    // What a lookout doesn't show isn't there.
+    // What a watch doesn't show isn't there.
     assert_eq!(follows.synced(&source_watch, &ListedKeys::default()).len(), 10);
 }

@@ -82,7 +82,7 @@ fn removals_that_hang_keep_slots_for_leases_and_for_what_has_not_hung_before() {
     );
     play.asked.clear();
     play.see_map("well", json!({"lessor.dev/lease": "cart"}));
-    play.ask(|request| matches!(request, Request::Remove { object, .. } if *object.place.name == *"well"));
+    play.ask(|request| matches!(request, Request::Remove { object, .. } if *object.name.name == *"well"));
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn a_lease_that_was_due_by_its_cap_has_what_was_left_of_its_ttl_when_the_cap_is_
         granted(lease);
         lease["spec"]["maxLifetimeSeconds"] = json!(lifetime);
         lease["metadata"]["generation"] = json!(lifetime);
-        lease["status"]["observedGeneration"] = json!(lifetime);
+        lease["status"]["specGeneration"] = json!(lifetime);
         let expiry =
             if lifetime < 10 { "2027-01-15T08:00:03.100000Z" } else { "2027-01-15T08:00:10.100000Z" };
         lease["status"]["expiryTime"] = json!(expiry);

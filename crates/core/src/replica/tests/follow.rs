@@ -1,7 +1,7 @@
 //! Leases that follow something.
 
 use super::*;
-use crate::index::sources::{NODE_NAMESPACE, Sign, SourceState, View};
+use crate::index::sources::{FollowState, NODE_NAMESPACE, SourceState, SourceStatus};
 
 impl Play {
     /// A primary that may watch all kinds of sources, with a lease of 10 s that follows `from`, granted.
@@ -20,14 +20,15 @@ impl Play {
 
     fn heartbeat(&mut self, renew_time: &str) -> SourceState {
         let version = self.next_version().parse().expect("a version");
-        let sign = Sign::Heartbeat { uid: Uuid::nil(), renew_time: Some(renew_time.into()), recorded: None };
-        SourceState { place: NamespacedName::new(NODE_NAMESPACE, "worker"), version, sign }
+        let status =
+            SourceStatus::Heartbeat { uid: Uuid::nil(), renew_time: Some(renew_time.into()), recorded: None };
+        SourceState { name: NamespacedName::new(NODE_NAMESPACE, "worker"), version, status }
     }
 
     fn pod(&mut self, finished: bool) -> SourceState {
         let version = self.next_version().parse().expect("a version");
-        let sign = Sign::Pod { uid: UID.parse().expect("a uid"), finished };
-        SourceState { place: NamespacedName::new("shop", "web"), version, sign }
+        let status = SourceStatus::Pod { uid: UID.parse().expect("a uid"), finished };
+        SourceState { name: NamespacedName::new("shop", "web"), version, status }
     }
 
     fn see(&mut self, kind: SourceKind, source_state: SourceState) {
@@ -227,7 +228,7 @@ fn what_was_read_before_an_outage_was_noticed_counts_for_no_end_after_it() {
 fn what_was_asked_before_the_deadline_counts_for_no_end_however_late_the_answer_comes() {
     let mut play = Play::following(node());
     let heartbeat = play.heartbeat("0");
-    let place = heartbeat.place.clone();
+    let place = heartbeat.name.clone();
     let source_watch = SourceWatch {
         kind: SourceKind::Node,
         namespace: Some(place.namespace.clone()),
@@ -250,7 +251,7 @@ fn what_was_asked_before_the_deadline_counts_for_no_end_however_late_the_answer_
 #[test]
 fn a_source_that_nobody_reads_while_the_server_asks_for_patience_is_read_right_after_that() {
     let mut play = Play::following(node());
-    let place = play.heartbeat("0").place;
+    let place = play.heartbeat("0").name;
     let source_watch = SourceWatch {
         kind: SourceKind::Node,
         namespace: Some(place.namespace.clone()),
@@ -359,14 +360,14 @@ fn a_lease_that_has_the_name_of_another_follows_nothing_for_it() {
         lease["spec"] = spec(&json!({"lease": {"name": "cart"}}));
     });
     let [first, other] = [UID, OTHER].map(|uid| uid.parse().expect("a uid"));
-    assert!(matches!(play.replica.follows().view_of(other), Some(View::Refused(_))), "a circle");
+    assert!(matches!(play.replica.follows().state_of(other), Some(FollowState::Refused(_))), "a circle");
     // Nobody has seen the end of the first.
     play.see_lease(|lease| {
         granted(lease);
         lease["metadata"]["uid"] = json!(NEXT);
     });
-    assert_eq!(play.replica.follows().view_of(first), None);
-    assert_eq!(play.replica.follows().view_of(other), Some(View::Alive { still: false }));
+    assert_eq!(play.replica.follows().state_of(first), None);
+    assert_eq!(play.replica.follows().state_of(other), Some(FollowState::Alive { paused: false }));
 }
 
 #[test]
