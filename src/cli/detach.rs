@@ -103,14 +103,21 @@ async fn wait_until_stopped(
     let start = Instant::now();
     let mut announced = false;
     loop {
-        let Some(primary) = primary(client, &args.lessor).await? else { return Ok(0) };
+        let Some(named) = primary(client, &args.lessor).await? else { return Ok(0) };
+        let primary = named.as_ref().map_or("an operator".to_owned(), |name| format!("the primary {name}"));
         if !std::mem::replace(&mut announced, true) {
             writeln!(out, "checking whether {primary} still runs")?;
         }
-        match adds_finalizers(client, apis, &primary).await? {
-            None => return Ok(0),
-            Some(false) => return Ok(1),
-            Some(true) => {}
+        match adds_finalizers(client, apis).await? {
+            Canary::None => return Ok(0),
+            Canary::OnlyEnding if named.is_none() => return Ok(0),
+            Canary::OnlyEnding => {
+                bail!(
+                    "can't check whether {primary} runs, since all leases are ending: make sure, and give --force"
+                )
+            }
+            Canary::Detached => return Ok(1),
+            Canary::AddedAgain => {}
         }
         if start.elapsed() >= args.settle {
             bail!("{primary} runs: it added the finalizer again. Stop the operator first, or give --force");
@@ -119,48 +126,53 @@ async fn wait_until_stopped(
     }
 }
 
-/// Who may be primary. `None`: no replica.
-async fn primary(client: &Client, lessor: &str) -> anyhow::Result<Option<String>> {
+/// The primary that the Lessor names, if it does. `Some(None)`: it may not be read.
+async fn primary(client: &Client, lessor: &str) -> anyhow::Result<Option<Option<String>>> {
     match Api::<Lessor>::all(client.clone()).get(lessor).await {
         Ok(lessor) => {
             let primary = lessor.status.and_then(|status| status.primary).filter(|name| !name.is_empty());
-            Ok(primary.map(|name| format!("the primary {name}")))
+            Ok(primary.map(Some))
         }
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
         // The uninstall hook with `watchNamespaces` may not read it.
-        Err(kube::Error::Api(status)) if status.code == 403 => Ok(Some("an operator".to_owned())),
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(Some(None)),
         Err(error) => Err(error).context("can't read the Lessor"),
     }
 }
 
-/// Removes the finalizer from one lease, and returns whether it is added again. `None`: no lease has it.
-async fn adds_finalizers(
-    client: &Client,
-    apis: &[Api<DynamicObject>],
-    primary: &str,
-) -> anyhow::Result<Option<bool>> {
+/// What became of the lease that shows whether an operator runs.
+enum Canary {
+    /// No lease has the finalizer.
+    None,
+    /// Only leases that are ending have it. Their release would be lost with it.
+    OnlyEnding,
+    /// It lost the finalizer, and nothing happened.
+    Detached,
+    /// It lost the finalizer, and has it again.
+    AddedAgain,
+}
+
+/// Removes the finalizer from one lease, and waits whether it is added again.
+async fn adds_finalizers(client: &Client, apis: &[Api<DynamicObject>]) -> anyhow::Result<Canary> {
     let mut only_ending = false;
     for api in apis {
         let mut page = Some(ListParams::default().limit(PAGE));
         while let Some(params) = page {
             let leases = list(api.list(&params).await)?;
             for lease in leases.items.iter().filter(|lease| has_finalizer(&lease.metadata)) {
-                // A release would be lost with the finalizer.
                 if lease.metadata.deletion_timestamp.is_some() || !lease.data["status"]["endTime"].is_null() {
                     only_ending = true;
                     continue;
                 }
                 if remove_finalizer(client, &lease.metadata).await? {
-                    return is_added_again(client, &lease.metadata).await.map(Some);
+                    let added_again = is_added_again(client, &lease.metadata).await?;
+                    return Ok(if added_again { Canary::AddedAgain } else { Canary::Detached });
                 }
             }
             page = next_page(&params, &leases);
         }
     }
-    if only_ending {
-        bail!("can't check whether {primary} runs, since all leases are ending: make sure, and give --force");
-    }
-    Ok(None)
+    Ok(if only_ending { Canary::OnlyEnding } else { Canary::None })
 }
 
 async fn is_added_again(client: &Client, lease: &ObjectMeta) -> anyhow::Result<bool> {

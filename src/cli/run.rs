@@ -12,6 +12,11 @@ use lessor_core::{index::sources::SourceKind, settings::Settings};
 
 use super::{access::AccessArgs, attachable::AttachableArgs, name, telemetry, telemetry::TelemetryArgs};
 
+/// The longest duration of an argument: the longest TTL of the API. Sums with it don't overflow.
+const MAX_DURATION: Duration = Duration::from_secs(lessor_api::lease::MAX_SECONDS.unsigned_abs());
+/// The greatest `--expiry-rate`.
+const MAX_EXPIRY_RATE: u32 = 1_000_000;
+
 /// Durations are written as 500ms, 10s, 5m or 2h.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
@@ -132,6 +137,25 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
         "--lease-duration ({:?}) is too short for a request: expected at least 500ms",
         args.lease_duration
     );
+    anyhow::ensure!(
+        args.expiry_rate.get() <= MAX_EXPIRY_RATE,
+        "--expiry-rate ({}) is greater than {MAX_EXPIRY_RATE}",
+        args.expiry_rate
+    );
+    for (argument, duration) in [
+        ("--min-ttl", args.min_ttl),
+        ("--max-ttl", args.max_ttl),
+        ("--max-clock-skew", args.max_clock_skew),
+        ("--start-grace", args.start_grace),
+        ("--linger", args.linger),
+        ("--lease-duration", args.lease_duration),
+        ("--pending-warning", args.pending_warning),
+    ] {
+        anyhow::ensure!(
+            duration <= MAX_DURATION,
+            "{argument} ({duration:?}) is longer than {MAX_DURATION:?}"
+        );
+    }
     Ok(())
 }
 
@@ -202,7 +226,35 @@ fn rate(text: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: RunArgs,
+    }
+
+    #[test]
+    fn values_that_would_overflow_are_refused() {
+        let check = |arguments: &[&str]| {
+            check(&Command::try_parse_from([&["run"], arguments].concat()).unwrap().args)
+        };
+        check(&["--expiry-rate", "1000000", "--linger", "9000000000s"]).unwrap();
+        assert!(check(&["--expiry-rate", "4294967295"]).is_err());
+        for argument in [
+            "--max-clock-skew",
+            "--start-grace",
+            "--linger",
+            "--lease-duration",
+            "--pending-warning",
+            "--max-ttl",
+        ] {
+            let error = check(&[argument, "18446744073709551615s"]).unwrap_err().to_string();
+            assert!(error.starts_with(argument), "{error}");
+        }
+    }
 
     #[test]
     fn a_duration_is_understood_wholly_or_not_at_all() {
