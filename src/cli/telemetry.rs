@@ -44,24 +44,21 @@ pub(crate) fn start(args: &TelemetryArgs) -> anyhow::Result<TraceExporter> {
     Ok(traces)
 }
 
-/// kube logs every failed request without its cause, and every closed watch as a warning. We log outages with their cause, once in
-/// a while.
-const WITHOUT_KUBE: &str = "kube_client::client=off";
+/// Libraries that log every failed request and every closed watch, without a cause. We log outages with their cause, once in a
+/// while.
+const NOISY: [&str; 2] = ["kube_client::client", "rustls_platform_verifier"];
 
 fn filter() -> anyhow::Result<EnvFilter> {
     filter_of(&std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default())
 }
 
+/// The filter of these directives, `info` if there are none. Noisy libraries are off unless a directive names them.
 fn filter_of(text: &str) -> anyhow::Result<EnvFilter> {
-    match text {
-        "" => Ok(EnvFilter::new(format!("info,{WITHOUT_KUBE}"))),
-        text if text.contains("kube_client") => parse(text, text),
-        text => parse(&format!("{text},{WITHOUT_KUBE}"), text),
-    }
-}
-
-fn parse(directives: &str, text: &str) -> anyhow::Result<EnvFilter> {
-    EnvFilter::try_new(directives).with_context(|| {
+    let mut directives = vec![if text.is_empty() { "info" } else { text }.to_owned()];
+    let unnamed =
+        NOISY.iter().filter(|noisy| noisy.split("::").next().is_some_and(|name| !text.contains(name)));
+    directives.extend(unnamed.map(|noisy| format!("{noisy}=off")));
+    EnvFilter::try_new(directives.join(",")).with_context(|| {
         format!(
             "invalid RUST_LOG {text:?}: expected a level such as info, or more, such as info,lessor=debug"
         )
@@ -162,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_of_kubes_client_is_off_unless_it_is_asked_for() {
+    fn noisy_libraries_are_off_unless_they_are_asked_for() {
         let enabled = |text: &str| {
             let subscriber = tracing_subscriber::registry().with(filter_of(text).unwrap());
             tracing::subscriber::with_default(subscriber, || {
