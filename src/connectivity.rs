@@ -36,7 +36,7 @@ use self::outage::{Cause, LogLine, Outage, describe};
 
 /// The user agent of a replica.
 pub const AGENT: &str = concat!("lessor/", env!("CARGO_PKG_VERSION"));
-/// At most one log line in this time says that deadlines were extended: a slow API server extends them with each response.
+/// At most one log line about extended deadlines in this time: a slow API server extends them with each response.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A client with our user agent, without retries, whose requests pass through `connectivity`.
@@ -205,7 +205,7 @@ impl Connectivity {
         }
     }
 
-    /// Notes what a response says about the API server.
+    /// Notes whether a response proves that the API server works, or why it doesn't.
     fn note_response<B>(&self, response: &Response<B>, counts: bool, writes: Option<OwnKind>) {
         let status = response.status();
         match Cause::of_status(status).filter(|_| counts) {
@@ -272,7 +272,7 @@ impl PendingRequest {
             // A webhook may fail for some leases only, which must not stop the time of all others. Before a lease ends by
             // time, the API server has to accept another write.
             Some(OwnKind::Lease) if status.is_server_error() => clock.inconclusive(id, mono),
-            // Its own credentials say nothing about holders. Cut off, it must not end leases all the same.
+            // Holders may be able to renew. But this replica can't observe it, so it must not end leases.
             _ if status == StatusCode::UNAUTHORIZED => clock.failed(id),
             // Holders get the same response, so they can't renew.
             _ if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {

@@ -1,8 +1,8 @@
 //! `lessor detach-finalizers`: removes the finalizer from leases, so that they can be deleted without an operator.
 //!
 //! A running operator adds the finalizer again, and a lease that is deleted in between leaves its attachments behind. So this
-//! first makes sure that none runs: where the Lessor names a primary, it removes the finalizer from one lease, and watches
-//! whether it comes back.
+//! first checks that none runs: where the Lessor names a primary, it removes the finalizer from one lease, and waits whether
+//! the primary adds it again.
 
 use std::{io::Write, time::Duration};
 
@@ -24,7 +24,7 @@ use super::{access::AccessArgs, name, run::duration};
 const PAGE: u32 = 500;
 /// A running operator adds the finalizer again within this time, even if a follower has to take over first.
 const ADDED_AGAIN_WITHIN: Duration = Duration::from_secs(10);
-/// How often to look whether it did.
+/// How often to check that.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How often all leases are gone through, at most.
 const MAX_ROUNDS: usize = 10;
@@ -140,7 +140,7 @@ async fn primary(client: &Client, lessor: &str) -> anyhow::Result<Option<Option<
     }
 }
 
-/// What became of the lease that shows whether an operator runs.
+/// The outcome of the check on one lease.
 enum Canary {
     /// No lease has the finalizer.
     None,

@@ -177,8 +177,8 @@ mod tests {
     fn an_endpoint_is_a_url_without_tls() {
         assert_eq!(endpoint("http://localhost:4318/"), Ok("http://localhost:4318".to_owned()));
         for wrong in ["", "localhost:4318", "https://localhost:4318", "http://", "http://a b"] {
-            let said = endpoint(wrong).unwrap_err();
-            assert!(said.contains(wrong) && said.contains("http://HOST:PORT"), "{said}");
+            let error = endpoint(wrong).unwrap_err();
+            assert!(error.contains(wrong) && error.contains("http://HOST:PORT"), "{error}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::{error::Error, io, time::Duration};
 
 use http::StatusCode;
 
-/// At most one log line in this time says why the API server can't be used.
+/// At most one log line about an outage in this time.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// In which way requests to the API server fail.
@@ -36,7 +36,7 @@ impl Cause {
             .unwrap_or(Self::Unreachable)
     }
 
-    /// What a status that the API server responds by says about it; `None`: it works.
+    /// Why a request got this status. `None`: the API server works.
     pub fn of_status(status: StatusCode) -> Option<Self> {
         match status {
             StatusCode::UNAUTHORIZED => Some(Self::Unauthorized),
@@ -73,7 +73,7 @@ pub fn describe(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// An [`io::Error`] shows the source of the error that it wraps, not the error itself.
+/// The source of an [`io::Error`] is the error that it wraps. Its `source` method skips that.
 fn source<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(wrapped) => Some(wrapped),

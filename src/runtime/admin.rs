@@ -30,7 +30,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// A query to the running replica.
 pub type ReplicaQuery = Box<dyn FnOnce(&mut Replica) + Send>;
 
-/// What the admin port shows.
+/// What the pages of the admin port are made of.
 #[derive(Clone)]
 pub struct AdminState {
     /// The running replica.

@@ -258,8 +258,8 @@ impl Metrics {
         self.gauges.set(snapshot);
         self.gauges.memory.set(process::resident_memory());
         let mut watches: HashMap<(&str, &'static str), i64> = HashMap::new();
-        let known = self.watches.lock();
-        for ((kind, _), state) in known.iter() {
+        let states = self.watches.lock();
+        for ((kind, _), state) in states.iter() {
             for name in watch_state::ALL {
                 *watches.entry((kind, name)).or_default() += i64::from(*state == name);
             }
@@ -270,7 +270,7 @@ impl Metrics {
                 .get_or_create(&[("kind", kind.to_owned()), ("state", state.to_owned())])
                 .set(count);
         }
-        drop(known);
+        drop(states);
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
         Ok(text)
@@ -454,7 +454,7 @@ mod tests {
             "lessor_request_duration_seconds_count{verb=\"write-status\",outcome=\"ok\"} 1",
             concat!("lessor_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
         ] {
-            assert!(text.lines().any(|shown| shown == line), "{line} is missing in\n{text}");
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
         }
     }
 
@@ -463,17 +463,17 @@ mod tests {
         let metrics = Metrics::new();
         let expect = |state: &str, count: u8| {
             let line = format!("lessor_watches{{kind=\"configmaps\",state=\"{state}\"}} {count}");
-            assert!(text(&metrics).lines().any(|shown| shown == line), "{line}");
+            assert!(text(&metrics).lines().any(|found| found == line), "{line}");
         };
-        let see = |seen: Event<()>| metrics.note("configmaps", None, &seen);
-        see(Event::Failing(Failure::Forbidden("no".to_owned())));
+        let note = |event: Event<()>| metrics.note("configmaps", None, &event);
+        note(Event::Failing(Failure::Forbidden("no".to_owned())));
         expect("forbidden", 1);
         expect("synced", 0);
-        see(Event::Synced(ListedKeys::default()));
+        note(Event::Synced(ListedKeys::default()));
         expect("synced", 1);
-        see(Event::Failing(Failure::Other("reset".to_owned())));
+        note(Event::Failing(Failure::Other("reset".to_owned())));
         expect("failing", 1);
-        see(Event::Resumed);
+        note(Event::Resumed);
         expect("synced", 1);
     }
 }

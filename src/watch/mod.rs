@@ -1,4 +1,4 @@
-//! Everything in: watches of all that a replica has to know, as one stream of observations.
+//! Everything in: all watches of a replica, as one stream of observations.
 
 pub mod discovery;
 pub mod lenient;
