@@ -7,7 +7,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams, PostParams},
-    config::Kubeconfig,
+    config::{AuthInfo, Kubeconfig},
 };
 use lessor_api::{Lease, crd, lease::FINALIZER};
 use lessor_cluster::{Cluster, Process};
@@ -92,9 +92,7 @@ async fn refused_credentials_are_named_and_are_no_missing_right() {
     let cluster = Cluster::shared().await.expect("a cluster");
     let replica = Replica::start(cluster, "void-token", |kubeconfig| {
         for user in &mut kubeconfig.auth_infos {
-            let mut info = kube::config::AuthInfo::default();
-            info.token = Some("void".to_owned().into());
-            user.auth_info = Some(info);
+            user.auth_info = Some(AuthInfo { token: Some("void".to_owned().into()), ..AuthInfo::default() });
         }
     })
     .await;
