@@ -20,7 +20,7 @@ COPY . .
 ARG TARGETARCH
 ARG FEATURES=""
 # The caches of cargo and of the compiler outlive this build, so that dependencies are compiled once. Our own code is
-# compiled each time: a file that was copied may be older than what is in the cache, and yet differ from what that is of.
+# compiled each time: cargo compares times, and a copied file may be older than the cached build of another version of it.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/source/target,sharing=locked \
     case "$TARGETARCH" in \
@@ -29,7 +29,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
         *) echo "there is no image for the platform $TARGETARCH" >&2; exit 1 ;; \
     esac \
     && rustup target add "$target" \
-    && touch src/lib.rs src/main.rs \
+    && find src crates -name '*.rs' -exec touch {} + \
     && export TARGET_CFLAGS="-isystem /usr/include/$(uname -m)-linux-musl" \
     && cargo build --release --locked --package lessor --bin lessor --features "$FEATURES" --target "$target" \
     && install -D "target/$target/release/lessor" /image/usr/bin/lessor
@@ -41,7 +41,7 @@ LABEL org.opencontainers.image.title="lessor" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /image/ /
-# Nobody in particular. A number, so that Kubernetes can see that it isn't root.
+# An unprivileged user. A number, so that the kubelet can check that it isn't root.
 USER 65532:65532
 ENTRYPOINT ["/usr/bin/lessor"]
 CMD ["run"]

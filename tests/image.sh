@@ -2,8 +2,8 @@
 # Builds the image as the Dockerfile says, for each platform, and checks what is in it. Needs root on Debian, and no
 # container engine: `just image`, or `just image amd64`.
 #
-# Where the base image can't be pulled, a Debian that is made here stands in for it, under its name, with this machine's
-# Rust; the script says so. The Dockerfile and the image know nothing of that.
+# Where the base image can't be pulled, the script prints that, and builds a Debian with this machine's Rust under the name of
+# the base image. The Dockerfile and the image are the same either way.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 platforms=("${@:-amd64}")
@@ -91,7 +91,7 @@ for platform in "${platforms[@]}"; do
   ((size < limit)) || fail "the image has $size bytes, more than $limit"
 
   of() { b inspect --type image --format "$1" "$image"; }
-  [[ $(of '{{.OCIv1.Architecture}}') == "$platform" ]] || fail "the image says it is for another platform"
+  [[ $(of '{{.OCIv1.Architecture}}') == "$platform" ]] || fail "the image is labelled for another platform"
   [[ $(of '{{.OCIv1.Config.User}}') == 65532:65532 ]] || fail "the user isn't a number"
   [[ $(of '{{.OCIv1.Config.Entrypoint}} {{.OCIv1.Config.Cmd}}') == '[/usr/bin/lessor] [run]' ]] || fail "it runs something else"
   for label in title description version licenses; do
@@ -100,7 +100,7 @@ for platform in "${platforms[@]}"; do
     printf '%s: %s\n' "$label" "$value"
   done
 
-  say "it runs, as nobody in particular and with nothing around it"
+  say "it runs as an unprivileged user, with no other file"
   version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -1)
   if [[ "$platform" == "$(dpkg --print-architecture)" ]]; then
     said=$(chroot --userspec=65532:65532 "$root" /usr/bin/lessor version)
@@ -110,7 +110,7 @@ for platform in "${platforms[@]}"; do
     said=""
     echo "NOT RUN: there is no machine for linux/$platform here, nor qemu-user-static"
   fi
-  [[ -z "$said" || "$said" == "lessor $version" ]] || fail "it says: $said"
+  [[ -z "$said" || "$said" == "lessor $version" ]] || fail "unexpected version: $said"
   echo "$said"
   b umount "$container" > /dev/null
   b rm "$container" > /dev/null

@@ -1,21 +1,21 @@
-//! The way to the API server.
+//! The connection to the API server, as arguments.
 
 use anyhow::Context;
-use clap::Args as ClapArgs;
+use clap::Args;
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
 
-/// Which API server, and as whom.
-#[derive(ClapArgs, Clone, Debug)]
-pub(crate) struct Access {
-    /// The kubeconfig to use. Default: KUBECONFIG, ~/.kube/config, or the service account inside a cluster.
+/// Which API server to use, and with which credentials.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct AccessArgs {
+    /// Kubeconfig file. Default: KUBECONFIG, ~/.kube/config, or the service account of the Pod.
     #[arg(long, env = "LESSOR_KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<std::path::PathBuf>,
 }
 
-impl Access {
+impl AccessArgs {
     /// The configuration of a client.
     pub(crate) async fn config(&self) -> anyhow::Result<Config> {
         let Some(path) = &self.kubeconfig else {

@@ -1,26 +1,26 @@
-//! `lessor admission`: the admission policy for attachments, for the kinds that can be attached.
+//! `lessor admission`: the admission policy for attachments, for the attachable kinds.
 
 use std::io::Write;
 
 use anyhow::Context;
-use clap::Args as ClapArgs;
+use clap::Args;
 use lessor_core::attachable::Attachable;
 use serde_json::{Value, json};
 
-use super::attachable;
+use super::attachable::AttachableArgs;
 
-/// The policy as it is shipped, for ConfigMaps and Secrets.
+/// The policy of `deploy/`, for ConfigMaps and Secrets.
 const POLICY: &str = include_str!("../../deploy/admission.yaml");
 
-/// The settings that the policy depends on: the same as those of `lessor run`.
-#[derive(ClapArgs, Debug)]
-pub(crate) struct Args {
+/// Give the same arguments as to `lessor run`.
+#[derive(Args, Debug)]
+pub(crate) struct AdmissionArgs {
     #[command(flatten)]
-    attachable: attachable::Args,
+    attachable: AttachableArgs,
 }
 
 /// Prints the policy and its binding.
-pub(crate) fn run(args: Args, mut out: impl Write) -> anyhow::Result<()> {
+pub(crate) fn run(args: AdmissionArgs, mut out: impl Write) -> anyhow::Result<()> {
     let kinds = args.attachable.read()?;
     for document in POLICY.split("---\n").skip(1) {
         let mut object: Value = serde_saphyr::from_str(document).context("can't read the shipped policy")?;
@@ -33,7 +33,7 @@ pub(crate) fn run(args: Args, mut out: impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One rule for each kind, like the first of the shipped ones but for its group and resources.
+/// One rule per kind: the first rule of the policy, with the group and resources of the kind.
 fn resource_rules(shipped: &[Value], kinds: &[Attachable]) -> Vec<Value> {
     let rule = |kind: &Attachable| {
         let mut rule = shipped.first().cloned().unwrap_or_default();
@@ -44,8 +44,8 @@ fn resource_rules(shipped: &[Value], kinds: &[Attachable]) -> Vec<Value> {
     kinds.iter().map(rule).collect()
 }
 
-/// By what names an object of this kind can be written: many subresources change its annotations too, `deployments/status`
-/// for example. A Pod takes over the annotations of the Binding that gives it a node, which has two paths.
+/// The resources by which annotations of this kind can be written: also subresources, such as `deployments/status`, and for Pods
+/// both paths of Bindings, whose annotations the Pod takes over.
 fn resources(kind: &Attachable) -> Vec<String> {
     let mut names = vec![kind.resource.clone(), format!("{}/*", kind.resource)];
     if kind.group.is_empty() && kind.resource == "pods" {
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_covers_each_kind_and_the_ways_around_it() {
+    fn the_policy_covers_each_kind_and_its_subresources() {
         let kinds = ["configmaps", "jobs.batch/v1:pointers", "pods"].map(|text| text.parse().unwrap());
         let rules = resource_rules(&shipped(), &kinds);
         let covered: Vec<_> = rules.iter().map(|rule| (&rule["apiGroups"], &rule["resources"])).collect();
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shipped_policy_is_that_of_config_maps_and_secrets() {
+    fn the_policy_of_deploy_covers_config_maps_and_secrets() {
         let kinds = ["configmaps", "secrets"].map(|text| text.parse().unwrap());
         assert_eq!(shipped(), resource_rules(&shipped(), &kinds));
     }

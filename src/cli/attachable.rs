@@ -1,27 +1,27 @@
-//! The kinds that can be attached, as arguments or as a file.
+//! The attachable kinds, as arguments or as a file.
 
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::Args as ClapArgs;
+use clap::Args;
 use lessor_core::attachable::{self, Attachable};
 
-/// Which kinds can be attached.
-#[derive(ClapArgs, Debug)]
+/// The attachable kinds.
+#[derive(Args, Debug)]
 #[group(skip)]
-pub(crate) struct Args {
-    /// A kind whose objects can be attached beside ConfigMaps, as RESOURCE[.GROUP][/VERSION], like secrets or
-    /// deployments.apps; with :pointers at its end, members of them too. May be given several times.
+pub(crate) struct AttachableArgs {
+    /// A kind that can be attached, besides ConfigMaps, as RESOURCE[.GROUP][/VERSION][:pointers], such as secrets or
+    /// deployments.apps. With :pointers, single members of its objects can be attached too. Repeatable.
     #[arg(long, env = "LESSOR_ATTACHABLE", value_delimiter = ',', value_name = "KIND")]
     attachable: Vec<Attachable>,
 
-    /// A YAML file that lists such kinds: "attachable: [{resource: deployments, group: apps, pointers: true}]".
+    /// YAML file with such kinds: "attachable: [{resource: deployments, group: apps, pointers: true}]".
     #[arg(long, env = "LESSOR_ATTACHABLE_FILE", value_name = "FILE")]
     attachable_file: Option<PathBuf>,
 }
 
-impl Args {
-    /// All of them, ConfigMaps included.
+impl AttachableArgs {
+    /// All attachable kinds, including ConfigMaps.
     pub(crate) fn read(self) -> anyhow::Result<Vec<Attachable>> {
         let mut listed = self.attachable;
         if let Some(path) = self.attachable_file {

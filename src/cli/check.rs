@@ -1,9 +1,9 @@
-//! `lessor check`: whether an operator works, seen from outside.
+//! `lessor check`: tests a running operator as a user would.
 
 use std::{io::Write, time::Duration};
 
 use anyhow::{Context, bail};
-use clap::Args as ClapArgs;
+use clap::Args;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api,
@@ -13,39 +13,39 @@ use lessor_api::{Lease, attachment::LEASE_ANNOTATION, duration};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{access::Access, name};
+use super::{access::AccessArgs, name};
 
-/// How long after a deadline an operator that removes things would have done so.
+/// How long after the deadline a removal counts as left out, with --dry-run.
 const DUE: Duration = Duration::from_secs(3);
-/// How often to look.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often to poll.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Makes a lease and a ConfigMap attached to it, and waits until both have gone by themselves.
-#[derive(ClapArgs, Debug)]
-pub(crate) struct Args {
-    /// The namespace to do it in.
+/// Creates a lease and a ConfigMap attached to it, and waits until the operator has removed both.
+#[derive(Args, Debug)]
+pub(crate) struct CheckArgs {
+    /// Namespace of the test objects.
     #[arg(long, short, default_value = "default", value_parser = name::namespace)]
     namespace: String,
 
-    /// The operator runs with --dry-run: see that it grants the lease, and then removes nothing.
+    /// Expect an operator with --dry-run, which grants the lease and removes nothing.
     #[arg(long)]
     dry_run: bool,
 
-    /// How long each step may take, beside the TTL that is granted.
+    /// Time limit of each step, in addition to the granted TTL.
     #[arg(long, default_value = "30s", value_parser = duration::parse)]
     timeout: Duration,
 
     #[command(flatten)]
-    access: Access,
+    access: AccessArgs,
 }
 
-/// Checks, and says what was seen.
-pub(crate) fn run(args: &Args, out: impl Write) -> anyhow::Result<()> {
+/// Runs the test, and prints its steps.
+pub(crate) fn run(args: &CheckArgs, out: impl Write) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new().context("can't start")?;
     runtime.block_on(async {
         let client = args.access.client().await?;
         let name = format!("lessor-check-{:08x}", uuid::Uuid::new_v4().as_fields().0);
-        let check = Check {
+        let check = OperatorCheck {
             leases: Api::namespaced(client.clone(), &args.namespace),
             maps: Api::namespaced(client, &args.namespace),
             timeout: args.timeout,
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args, out: impl Write) -> anyhow::Result<()> {
         };
         let result = check.run(out).await;
         if result.is_err() || args.dry_run {
-            // What is still there says enough in the message; it need not stay.
+            // The error describes what is left.
             let _ = check.leases.delete(&check.name, &DeleteParams::default()).await;
             let _ = check.maps.delete(&check.name, &DeleteParams::default()).await;
         }
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args, out: impl Write) -> anyhow::Result<()> {
     })
 }
 
-struct Check {
+struct OperatorCheck {
     leases: Api<Lease>,
     maps: Api<ConfigMap>,
     timeout: Duration,
@@ -70,7 +70,7 @@ struct Check {
     name: String,
 }
 
-impl Check {
+impl OperatorCheck {
     async fn run(&self, mut out: impl Write) -> anyhow::Result<()> {
         let name = &self.name;
         let lease = serde_json::from_value(json!({
@@ -81,8 +81,8 @@ impl Check {
             "metadata": {"name": name, "annotations": {LEASE_ANNOTATION: name}},
         }))?;
         let start = Instant::now();
-        self.leases.create(&PostParams::default(), &lease).await.context("can't make a lease")?;
-        self.maps.create(&PostParams::default(), &map).await.context("can't make a ConfigMap")?;
+        self.leases.create(&PostParams::default(), &lease).await.context("can't create a lease")?;
+        self.maps.create(&PostParams::default(), &map).await.context("can't create a ConfigMap")?;
 
         let granted = loop {
             let lease = self.leases.get(name).await.context("can't read the lease")?;
@@ -91,31 +91,34 @@ impl Check {
             }
             if start.elapsed() > self.timeout {
                 bail!(
-                    "lease {name} was not granted within {:?}: does an operator run, and serve this namespace? \
-                     See `kubectl get lessors.lessor.dev`",
+                    "lease {name} was not granted within {:?}: check that an operator runs and serves this namespace, \
+                     with `kubectl get lessors.lessor.dev`",
                     self.timeout
                 );
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         };
-        writeln!(out, "granted for {granted} s, {} ms after it was asked for", start.elapsed().as_millis())?;
+        writeln!(out, "the lease was granted for {granted} s, after {} ms", start.elapsed().as_millis())?;
 
         let ttl = Duration::from_secs(u64::try_from(granted).unwrap_or_default());
         if self.dry_run {
-            // Nobody says when nothing happens; what happens at all, happens within this time.
             tokio::time::sleep((start + ttl + DUE).saturating_duration_since(Instant::now())).await;
-            let lease = self.leases.get(name).await.context("the lease is gone, though nothing should go")?;
+            let lease =
+                self.leases.get(name).await.context("the lease was removed, in spite of --dry-run")?;
             anyhow::ensure!(!lease.is_ended(), "the lease has ended: the operator runs without --dry-run");
-            self.maps.get(name).await.context("the ConfigMap is gone, though nothing should go")?;
-            writeln!(out, "{} ms later it is still there, and so is what is attached", ttl.as_millis())?;
+            self.maps.get(name).await.context("the ConfigMap was removed, in spite of --dry-run")?;
+            writeln!(out, "the lease and the ConfigMap are still there, {} ms later", ttl.as_millis())?;
             return Ok(());
         }
         self.wait_gone(&self.maps, "ConfigMap", start + ttl + self.timeout).await?;
         let lived = start.elapsed();
-        anyhow::ensure!(lived >= ttl, "the ConfigMap went after {lived:?}, before the end of its lease");
-        writeln!(out, "the ConfigMap went with it, after {} ms", lived.as_millis())?;
+        anyhow::ensure!(
+            lived >= ttl,
+            "the ConfigMap was removed after {lived:?}, before the end of its lease"
+        );
+        writeln!(out, "the ConfigMap was removed, after {} ms", lived.as_millis())?;
         self.wait_gone(&self.leases, "lease", start + ttl + self.timeout).await?;
-        writeln!(out, "the lease is gone, after {} ms", start.elapsed().as_millis())?;
+        writeln!(out, "the lease was removed, after {} ms", start.elapsed().as_millis())?;
         Ok(())
     }
 
@@ -124,8 +127,8 @@ impl Check {
         K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
     {
         while api.get_opt(&self.name).await.with_context(|| format!("can't read the {what}"))?.is_some() {
-            anyhow::ensure!(Instant::now() < by, "the {what} {} hasn't gone in time", self.name);
-            tokio::time::sleep(LOOK_EVERY).await;
+            anyhow::ensure!(Instant::now() < by, "the {what} {} was not removed in time", self.name);
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }

@@ -1,30 +1,30 @@
-//! `lessor crd`: the custom resource definitions as YAML.
+//! `lessor crd`: the CustomResourceDefinitions as YAML.
 
 use std::io::Write;
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::{Args, ValueEnum};
 use lessor_api::crd;
 
-/// Which definitions to print.
-#[derive(ClapArgs, Debug)]
-pub(crate) struct Args {
-    /// Only the definition of this resource; both without it.
+/// Prints both definitions, or one of them.
+#[derive(Args, Debug)]
+pub(crate) struct CrdArgs {
+    /// Only the definition of this resource.
     #[arg(value_enum)]
-    resource: Option<Resource>,
+    resource: Option<CrdName>,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug)]
-enum Resource {
+enum CrdName {
     Leases,
     Lessors,
 }
 
-/// Prints what was asked for.
-pub(crate) fn run(args: &Args, mut out: impl Write) -> anyhow::Result<()> {
+/// Prints the definitions.
+pub(crate) fn run(args: &CrdArgs, mut out: impl Write) -> anyhow::Result<()> {
     let crds = match args.resource {
         None => crd::all().to_vec(),
-        Some(Resource::Leases) => vec![crd::lease()],
-        Some(Resource::Lessors) => vec![crd::lessor()],
+        Some(CrdName::Leases) => vec![crd::lease()],
+        Some(CrdName::Lessors) => vec![crd::lessor()],
     };
     for crd in crds {
         write!(out, "{}", crd::to_yaml(&crd)?)?;

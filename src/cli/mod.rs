@@ -1,4 +1,4 @@
-//! What the `lessor` command can be told to do.
+//! The commands of `lessor` and their arguments.
 
 mod access;
 mod admission;
@@ -13,7 +13,12 @@ mod telemetry;
 
 use clap::{Parser, Subcommand};
 
-/// etcd's leases for Kubernetes: things that vanish when their holder stops renewing.
+use self::{
+    admission::AdmissionArgs, check::CheckArgs, crd::CrdArgs, detach::DetachArgs, rbac::RbacArgs,
+    run::RunArgs,
+};
+
+/// Lessor: leases for Kubernetes, as etcd has them. Attached objects are deleted when the holder stops renewing.
 #[derive(Parser, Debug)]
 #[command(name = "lessor", version, arg_required_else_help = true)]
 pub(crate) struct Cli {
@@ -23,24 +28,24 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Print the admission policy that keeps attachments from being a way around RBAC, as YAML.
-    Admission(admission::Args),
-    /// See that an operator works: let it grant a lease, end it, and remove what is attached.
-    Check(check::Args),
-    /// Print the custom resource definitions as YAML, to be applied or compared.
-    Crd(crd::Args),
-    /// Take our finalizer off leases, so that they can be deleted where no operator runs any more.
-    DetachFinalizers(detach::Args),
-    /// Print the roles that the operator needs, as YAML, for the same settings as those of run.
-    Rbac(Box<rbac::Args>),
+    /// Print the admission policy for attachments as YAML: only users who may delete an object may attach it.
+    Admission(AdmissionArgs),
+    /// Test a running operator: it has to grant a lease, end it, and remove an attached ConfigMap.
+    Check(CheckArgs),
+    /// Print the CustomResourceDefinitions as YAML.
+    Crd(CrdArgs),
+    /// Remove the finalizer from leases, so that they can be deleted after the operator was uninstalled.
+    DetachFinalizers(DetachArgs),
+    /// Print the roles that the operator needs as YAML, for the same settings as those of `run`.
+    Rbac(Box<RbacArgs>),
     /// Run one replica of the operator.
-    Run(Box<run::Args>),
+    Run(Box<RunArgs>),
     /// Print the version.
     Version,
 }
 
 impl Cli {
-    /// Does what the arguments say.
+    /// Runs the command.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
             Command::Admission(args) => admission::run(args, std::io::stdout().lock()),
@@ -65,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_arguments_fit_together() {
+    fn the_arguments_are_consistent() {
         Cli::command().debug_assert();
     }
 

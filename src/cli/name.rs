@@ -1,19 +1,19 @@
-//! Names of objects, as arguments: what the API server would refuse later is refused at once.
+//! Names of objects, as arguments, checked as the API server does.
 
 use lessor_api::LeaseName;
 
-/// The longest name of a namespace.
-const LONGEST: usize = 63;
+/// The maximal length of the name of a namespace.
+const MAX_LENGTH: usize = 63;
 
 /// The name of a namespace.
 ///
 /// # Errors
-/// Says what such a name looks like.
+/// A description of valid names.
 pub(super) fn namespace(text: &str) -> Result<String, String> {
     match object(text) {
-        Ok(name) if name.len() <= LONGEST && !name.contains('.') => Ok(name),
+        Ok(name) if name.len() <= MAX_LENGTH && !name.contains('.') => Ok(name),
         _ => Err(format!(
-            "{text:?} is no name of a namespace: write lower-case letters, digits and \"-\", at most {LONGEST}"
+            "invalid namespace {text:?}: expected at most {MAX_LENGTH} lower-case letters, digits and \"-\""
         )),
     }
 }
@@ -21,11 +21,11 @@ pub(super) fn namespace(text: &str) -> Result<String, String> {
 /// The name of an object.
 ///
 /// # Errors
-/// Says what such a name looks like.
+/// A description of valid names.
 pub(super) fn object(text: &str) -> Result<String, String> {
     match LeaseName::parse(text) {
         Ok(name) => Ok(name.as_str().to_owned()),
-        Err(fault) => Err(format!("{text:?} is no name of an object: {fault}")),
+        Err(fault) => Err(format!("invalid name {text:?}: {fault}")),
     }
 }
 
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_api_server_would_refuse_is_no_name() {
+    fn names_that_the_api_server_refuses_are_invalid() {
         assert_eq!(namespace("team-a"), Ok("team-a".to_owned()));
         assert_eq!(object("apart.example"), Ok("apart.example".to_owned()));
         for wrong in ["", "Team", "team_a", "-a", "a.b", "team a", &"a".repeat(64)] {

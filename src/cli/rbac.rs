@@ -1,9 +1,9 @@
-//! `lessor rbac`: the rights that the operator needs for what it is told to do, and no others.
+//! `lessor rbac`: exactly the rights that the operator needs for its settings.
 
 use std::{collections::BTreeMap, io::Write};
 
 use anyhow::Context;
-use clap::Args as ClapArgs;
+use clap::Args;
 use k8s_openapi::api::rbac::v1::{
     ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject,
 };
@@ -15,40 +15,40 @@ use lessor_core::{
 };
 use serde::Serialize;
 
-use super::{attachable, name};
+use super::{attachable::AttachableArgs, name};
 
-/// The settings that rights depend on: the same as those of `lessor run`.
-#[derive(ClapArgs, Debug)]
-pub(crate) struct Args {
-    /// The Lessor object that replicas compete for.
+/// Give the same arguments as to `lessor run`.
+#[derive(Args, Debug)]
+pub(crate) struct RbacArgs {
+    /// Name of the Lessor object.
     #[arg(long, env = "LESSOR_NAME", default_value = "default", value_parser = name::object)]
     lessor: String,
 
-    /// A namespace to serve; may be given several times. Default: all, with cluster-wide rights.
+    /// Namespace to serve. Repeatable. Default: all namespaces, with cluster-wide rights.
     #[arg(long = "namespace", short, env = "LESSOR_NAMESPACES", value_delimiter = ',', value_parser = name::namespace)]
     namespaces: Vec<String>,
 
     #[command(flatten)]
-    attachable: attachable::Args,
+    attachable: AttachableArgs,
 
-    /// What leases can follow beside other leases: coordination-leases, nodes or pods; may be given several times.
+    /// What leases can follow, besides other leases: coordination-leases, nodes or pods. Repeatable.
     #[arg(long, env = "LESSOR_FOLLOW", value_delimiter = ',', value_name = "KIND")]
     follow: Vec<SourceKind>,
 
-    /// What roles and bindings are called.
+    /// Name of the roles and bindings.
     #[arg(long, default_value = "lessor")]
     name: String,
 
-    /// Also bind the roles to this service account, as NAMESPACE/NAME.
+    /// Also print bindings to this service account.
     #[arg(long, value_name = "NAMESPACE/NAME")]
     service_account: Option<String>,
 }
 
-/// Events about objects without a namespace are kept here.
+/// The namespace of Events about cluster-scoped objects.
 const EVENTS_OF_LESSORS: &str = "default";
 
-/// Prints roles, and bindings where asked for.
-pub(crate) fn run(args: Args, mut out: impl Write) -> anyhow::Result<()> {
+/// Prints the roles, and bindings with --service-account.
+pub(crate) fn run(args: RbacArgs, mut out: impl Write) -> anyhow::Result<()> {
     let subject = args.service_account.as_deref().map(subject).transpose()?;
     let attachable = args.attachable.read()?;
     let mut print = |yaml: String| write!(out, "---\n{yaml}");
@@ -65,7 +65,7 @@ pub(crate) fn run(args: Args, mut out: impl Write) -> anyhow::Result<()> {
         }
     }
     if args.follow.contains(&SourceKind::Node) {
-        // The heartbeats of all nodes are in one namespace: no need for those of everybody else.
+        // The heartbeats of all nodes are in one namespace.
         by_namespace.entry(NODE_NAMESPACE).or_default().push(of_source(SourceKind::Node));
     }
     print(yaml(&ClusterRole {
@@ -93,7 +93,7 @@ pub(crate) fn run(args: Args, mut out: impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// To compete for `Lessor`: it is watched by name, and only making it can't be bound to a name.
+/// For the election. Rights are bound to the name of the `Lessor`, except for `create`, where RBAC doesn't support names.
 fn of_lessors(lessor: &str) -> Vec<PolicyRule> {
     let of_name = |rule: PolicyRule| PolicyRule { resource_names: Some(vec![lessor.to_owned()]), ..rule };
     vec![
@@ -103,10 +103,10 @@ fn of_lessors(lessor: &str) -> Vec<PolicyRule> {
     ]
 }
 
-/// To keep leases, remove what is attached to them, and tell people.
+/// For leases, attached objects and Events.
 fn of_leases(attachable: &[Attachable]) -> Vec<PolicyRule> {
     let mut rules = vec![
-        // `patch`: the finalizer.
+        // `patch` for the finalizer.
         rule(GROUP, "leases", &["get", "watch", "patch", "delete"]),
         rule(GROUP, "leases/status", &["patch"]),
         of_events(),
@@ -121,7 +121,7 @@ fn of_leases(attachable: &[Attachable]) -> Vec<PolicyRule> {
     rules
 }
 
-/// To see what leases follow in their own namespace.
+/// For sources in the namespaces of their leases.
 fn of_sources(follow: &[SourceKind]) -> impl Iterator<Item = PolicyRule> {
     let own = [SourceKind::CoordinationLease, SourceKind::Pod];
     own.into_iter().filter(|kind| follow.contains(kind)).map(of_source)
@@ -165,7 +165,7 @@ fn subject(account: &str) -> anyhow::Result<Subject> {
     let (namespace, name) = account
         .split_once('/')
         .filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty() && !name.contains('/'))
-        .with_context(|| format!("--service-account is {account:?}: write NAMESPACE/NAME"))?;
+        .with_context(|| format!("invalid --service-account {account:?}: expected NAMESPACE/NAME"))?;
     Ok(Subject {
         kind: "ServiceAccount".to_owned(),
         name: name.to_owned(),
@@ -191,7 +191,7 @@ mod tests {
     #[derive(Parser)]
     struct Command {
         #[command(flatten)]
-        args: Args,
+        args: RbacArgs,
     }
 
     fn printed(arguments: &[&str]) -> String {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn only_kinds_that_are_listed_are_in_it_and_only_those_with_keys_are_patched() {
+    fn rights_cover_only_listed_kinds_and_patch_only_those_with_keys() {
         let plain = printed(&[]);
         assert!(plain.contains("configmaps") && !plain.contains("secrets"), "{plain}");
         let role: ClusterRole = {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leases_follow_is_only_read_and_only_where_it_is() {
+    fn sources_may_only_be_read_and_only_in_their_namespaces() {
         let plain = printed(&[]);
         assert!(!plain.contains("coordination.k8s.io") && !plain.contains("pods"), "{plain}");
         let printed = printed(&["--follow", "nodes,pods"]);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn with_namespaces_nothing_but_the_lessor_is_cluster_wide() {
+    fn with_namespaces_only_rights_on_the_lessor_are_cluster_wide() {
         let printed = printed(&["--namespace", "shop", "--service-account", "lessor-system/lessor"]);
         let documents: Vec<&str> = printed.split("---\n").skip(1).collect();
         let kinds: Vec<&str> = documents

@@ -6,98 +6,103 @@ use std::{
 };
 
 use anyhow::Context;
-use clap::Args as ClapArgs;
+use clap::Args;
 use lessor::runtime;
 use lessor_api::duration;
 use lessor_core::{index::sources::SourceKind, settings::Settings};
 
-use super::{access::Access, attachable, name, telemetry};
+use super::{access::AccessArgs, attachable::AttachableArgs, name, telemetry, telemetry::TelemetryArgs};
 
-/// How a replica runs. Durations are written like 500ms, 10s, 5m or 2h.
-#[derive(ClapArgs, Debug)]
-pub(crate) struct Args {
-    /// The Lessor object that replicas compete for; another name for another installation with other namespaces.
+/// The longest duration of an argument: the longest TTL of the API. Sums with it don't overflow.
+const MAX_DURATION: Duration = Duration::from_secs(lessor_api::lease::MAX_SECONDS.unsigned_abs());
+/// The greatest `--expiry-rate`.
+const MAX_EXPIRY_RATE: u32 = 1_000_000;
+
+/// Durations are written as 500ms, 10s, 5m or 2h.
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// Name of the Lessor object, by which replicas elect the primary. Each installation needs its own, and its own namespaces.
     #[arg(long, env = "LESSOR_NAME", default_value = "default", value_parser = name::object)]
     lessor: String,
 
-    /// The beginning of this replica's name; a random end makes it unique to this run. Default: the host's name.
+    /// Name of this replica. A random suffix is added on each start. Default: the host name.
     #[arg(long, env = "LESSOR_IDENTITY")]
     identity: Option<String>,
 
-    /// A namespace to serve; may be given several times. Default: all.
+    /// Namespace to serve. Repeatable. Default: all namespaces.
     #[arg(long = "namespace", short, env = "LESSOR_NAMESPACES", value_delimiter = ',', value_parser = name::namespace)]
     namespaces: Vec<String>,
 
     #[command(flatten)]
-    attachable: attachable::Args,
+    attachable: AttachableArgs,
 
-    /// What leases can follow beside other leases: coordination-leases, nodes or pods; may be given several times.
+    /// What leases can follow, besides other leases: coordination-leases, nodes or pods. Repeatable.
     #[arg(long, env = "LESSOR_FOLLOW", value_delimiter = ',', value_name = "KIND")]
     follow: Vec<SourceKind>,
 
-    /// The shortest TTL that is granted, whatever is asked for.
+    /// Minimal granted TTL.
     #[arg(long, env = "LESSOR_MIN_TTL", default_value = "5s", value_parser = duration::parse)]
     min_ttl: Duration,
 
-    /// The longest TTL that is granted, whatever is asked for. Default: no limit but the API's 9000000000 s.
+    /// Maximal granted TTL. The default is the limit of the API.
     #[arg(long, env = "LESSOR_MAX_TTL", default_value = "9000000000s", value_parser = duration::parse)]
     max_ttl: Duration,
 
-    /// How far the clocks of two API servers may be apart.
+    /// Maximal difference between the clocks of two API servers.
     #[arg(long, env = "LESSOR_MAX_CLOCK_SKEW", default_value = "2s", value_parser = duration::parse)]
     max_clock_skew: Duration,
 
-    /// Nothing ends after a start for this long from when the API server is first heard: holders may have been unable to renew.
+    /// Grace period after a start, counted from the first API server response, in which no lease expires.
     #[arg(long, env = "LESSOR_START_GRACE", default_value = "10s", value_parser = duration::parse)]
     start_grace: Duration,
 
-    /// How long an ended lease stays at least, for attachments that were made just before its end.
+    /// Minimal time between the end of a lease and its release, for attachments made just before the end.
     #[arg(long, env = "LESSOR_LINGER", default_value = "2s", value_parser = duration::parse)]
     linger: Duration,
 
-    /// A primary that gives no sign of life for this long, with work to do, is replaced.
+    /// Time without a write by the primary, while work is due, after which a follower takes over.
     #[arg(long, env = "LESSOR_LEASE_DURATION", default_value = "5s", value_parser = duration::parse)]
     lease_duration: Duration,
 
-    /// Writes per second that only bring the status of leases up to date.
+    /// Maximal rate of writes that only refresh the status of leases, per second.
     #[arg(long, env = "LESSOR_STATUS_RATE", default_value = "20", value_parser = rate)]
     status_rate: f64,
 
-    /// Leases ended per second, at most.
+    /// Maximal rate at which leases are ended, per second.
     #[arg(long, env = "LESSOR_EXPIRY_RATE", default_value = "500")]
     expiry_rate: NonZeroU32,
 
-    /// Events written per second, at most.
+    /// Maximal rate of Kubernetes Events, per second.
     #[arg(long, env = "LESSOR_EVENT_RATE", default_value = "10", value_parser = rate)]
     event_rate: f64,
 
-    /// Requests under way at once.
+    /// Maximal number of concurrent requests.
     #[arg(long, env = "LESSOR_CONCURRENCY", default_value = "32")]
     concurrency: NonZeroU16,
 
-    /// How long an attachment may name a lease that isn't there before an Event warns of it.
+    /// Time after which a Warning Event reports an attachment to a lease that doesn't exist.
     #[arg(long, env = "LESSOR_PENDING_WARNING", default_value = "30s", value_parser = duration::parse)]
     pending_warning: Duration,
 
-    /// Show what would be removed, in the log and as Events, and remove nothing.
+    /// Only report removals, in the log and as Events, and remove nothing.
     #[arg(long, env = "LESSOR_DRY_RUN")]
     dry_run: bool,
 
-    /// Where to serve /healthz, /readyz, /metrics and /debug/attachments, like 0.0.0.0:8080. Default: nowhere.
+    /// Address of /healthz, /readyz, /metrics and /debug/attachments, such as 0.0.0.0:8080. Default: not served.
     #[arg(long, env = "LESSOR_ADMIN_ADDRESS")]
     admin_address: Option<std::net::SocketAddr>,
 
     #[command(flatten)]
-    access: Access,
+    access: AccessArgs,
 
     #[command(flatten)]
-    telemetry: telemetry::Args,
+    telemetry: TelemetryArgs,
 }
 
 /// Runs a replica until SIGTERM or Ctrl-C.
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: RunArgs) -> anyhow::Result<()> {
     check(&args)?;
-    let runtime = tokio::runtime::Runtime::new().context("can't start")?;
+    let runtime = tokio::runtime::Runtime::new().context("can't start the runtime")?;
     let traces = {
         let _inside = runtime.enter();
         telemetry::start(&args.telemetry)?
@@ -120,30 +125,49 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     ended
 }
 
-/// What is wrong with no argument by itself, or only with its value.
-fn check(args: &Args) -> anyhow::Result<()> {
+/// Checks the values of arguments, alone and together.
+fn check(args: &RunArgs) -> anyhow::Result<()> {
     anyhow::ensure!(
         args.min_ttl <= args.max_ttl,
-        "--min-ttl ({:?}) is more than --max-ttl ({:?})",
+        "--min-ttl ({:?}) is greater than --max-ttl ({:?})",
         args.min_ttl,
         args.max_ttl
     );
     anyhow::ensure!(
         args.lease_duration >= Duration::from_millis(500),
-        "--lease-duration ({:?}) leaves no time for a request: give at least 500ms",
+        "--lease-duration ({:?}) is too short for a request: expected at least 500ms",
         args.lease_duration
     );
+    anyhow::ensure!(
+        args.expiry_rate.get() <= MAX_EXPIRY_RATE,
+        "--expiry-rate ({}) is greater than {MAX_EXPIRY_RATE}",
+        args.expiry_rate
+    );
+    for (argument, duration) in [
+        ("--min-ttl", args.min_ttl),
+        ("--max-ttl", args.max_ttl),
+        ("--max-clock-skew", args.max_clock_skew),
+        ("--start-grace", args.start_grace),
+        ("--linger", args.linger),
+        ("--lease-duration", args.lease_duration),
+        ("--pending-warning", args.pending_warning),
+    ] {
+        anyhow::ensure!(
+            duration <= MAX_DURATION,
+            "{argument} ({duration:?}) is longer than {MAX_DURATION:?}"
+        );
+    }
     Ok(())
 }
 
-fn settings(args: Args) -> anyhow::Result<Settings> {
+fn settings(args: RunArgs) -> anyhow::Result<Settings> {
     let host = || {
         hostname::get().ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| "lessor".to_owned())
     };
     let name = args.identity.unwrap_or_else(host);
     Ok(Settings {
         lessor: args.lessor,
-        // A restarted process is another replica: it must not take its predecessor's claims for its own.
+        // Unique to this process: a restarted one must not take its predecessor's claims for its own.
         identity: format!("{name}_{:08x}", uuid::Uuid::new_v4().as_fields().0),
         namespaces: args.namespaces,
         attachable: args.attachable.read()?,
@@ -164,7 +188,7 @@ fn settings(args: Args) -> anyhow::Result<Settings> {
     })
 }
 
-/// Ends with SIGTERM or Ctrl-C.
+/// Completes on SIGTERM or Ctrl-C.
 fn terminated() -> anyhow::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut term = signal(SignalKind::terminate()).context("can't listen for SIGTERM")?;
@@ -180,13 +204,41 @@ fn terminated() -> anyhow::Result<impl Future<Output = ()>> {
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
-        _ => Err(format!("{text:?} is no rate: write a number above zero, like 20 or 0.5")),
+        _ => Err(format!("invalid rate {text:?}: expected a number above zero, such as 20 or 0.5")),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: RunArgs,
+    }
+
+    #[test]
+    fn values_that_would_overflow_are_refused() {
+        let check = |arguments: &[&str]| {
+            check(&Command::try_parse_from([&["run"], arguments].concat()).unwrap().args)
+        };
+        check(&["--expiry-rate", "1000000", "--linger", "9000000000s"]).unwrap();
+        assert!(check(&["--expiry-rate", "4294967295"]).is_err());
+        for argument in [
+            "--max-clock-skew",
+            "--start-grace",
+            "--linger",
+            "--lease-duration",
+            "--pending-warning",
+            "--max-ttl",
+        ] {
+            let error = check(&[argument, "18446744073709551615s"]).unwrap_err().to_string();
+            assert!(error.starts_with(argument), "{error}");
+        }
+    }
 
     #[test]
     fn a_rate_is_above_zero() {

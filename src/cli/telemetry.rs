@@ -1,59 +1,68 @@
-//! What a replica tells of itself while it runs: log lines, and traces where they are built in.
+//! Log lines, and traces in builds with the feature `otel`.
 
 use std::io::IsTerminal;
 
 use anyhow::Context;
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::{Args, ValueEnum};
 use tracing::Subscriber;
 use tracing_subscriber::{
     EnvFilter, Layer, layer::SubscriberExt, registry::LookupSpan, util::SubscriberInitExt,
 };
 
-/// How it is told, and where.
-#[derive(ClapArgs, Debug)]
+/// The log, and traces.
+#[derive(Args, Debug)]
 #[group(skip)]
-pub(crate) struct Args {
-    /// How log lines look. What is logged: RUST_LOG (default: info).
+pub(crate) struct TelemetryArgs {
+    /// Format of log lines. RUST_LOG sets the level (default: info).
     #[arg(long, env = "LESSOR_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 
-    /// Where to send traces (OTLP over HTTP), like http://localhost:4318; needs a build with the feature otel. Default:
-    /// nowhere.
+    /// Collector of traces (OTLP over HTTP), such as http://localhost:4318, in builds with the feature otel. Default: none.
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL", value_parser = endpoint)]
     otlp_endpoint: Option<String>,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug)]
 enum LogFormat {
-    /// For people.
+    /// Plain text.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Starts telling, in the runtime of the caller. What it answers with is to be [ended](Traces::end) last.
+/// Starts logging and tracing, inside of a runtime. The exporter is to be [ended](TraceExporter::end) last.
 ///
 /// # Errors
-/// When `RUST_LOG` can't be understood, or traces can't be sent to where they should go.
-pub(crate) fn start(args: &Args) -> anyhow::Result<Traces> {
+/// When `RUST_LOG` is invalid, or no exporter can be built.
+pub(crate) fn start(args: &TelemetryArgs) -> anyhow::Result<TraceExporter> {
     let lines = lines(args.log_format, filter()?);
-    let traces = Traces::new(args.otlp_endpoint.as_deref())?;
+    let traces = TraceExporter::new(args.otlp_endpoint.as_deref())?;
     tracing_subscriber::registry().with(lines).with(traces.layer()).init();
-    if args.otlp_endpoint.is_some() && !Traces::BUILT_IN {
-        tracing::warn!(
-            "--otlp-endpoint is set, but this build sends no traces: build it with the feature otel"
-        );
+    if args.otlp_endpoint.is_some() && !TraceExporter::BUILT_IN {
+        tracing::warn!("--otlp-endpoint is set, but this build sends no traces: it needs the feature otel");
     }
     Ok(traces)
 }
 
+/// Libraries that log every failed request and every closed watch, without a cause. We log outages with their cause, once in a
+/// while.
+const NOISY: [&str; 2] = ["kube_client::client", "rustls_platform_verifier"];
+
 fn filter() -> anyhow::Result<EnvFilter> {
-    match std::env::var(EnvFilter::DEFAULT_ENV) {
-        Ok(text) if !text.is_empty() => EnvFilter::try_new(&text).with_context(|| {
-            format!("RUST_LOG is {text:?}: write a level like info, or more like info,lessor=debug")
-        }),
-        _ => Ok(EnvFilter::new("info")),
-    }
+    filter_of(&std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default())
+}
+
+/// The filter of these directives, `info` if there are none. Noisy libraries are off unless a directive names them.
+fn filter_of(text: &str) -> anyhow::Result<EnvFilter> {
+    let mut directives = vec![if text.is_empty() { "info" } else { text }.to_owned()];
+    let unnamed =
+        NOISY.iter().filter(|noisy| noisy.split("::").next().is_some_and(|name| !text.contains(name)));
+    directives.extend(unnamed.map(|noisy| format!("{noisy}=off")));
+    EnvFilter::try_new(directives.join(",")).with_context(|| {
+        format!(
+            "invalid RUST_LOG {text:?}: expected a level such as info, or more, such as info,lessor=debug"
+        )
+    })
 }
 
 fn lines<S: Subscriber + for<'a> LookupSpan<'a>>(format: LogFormat, filter: EnvFilter) -> impl Layer<S> {
@@ -70,7 +79,7 @@ fn endpoint(text: &str) -> Result<String, String> {
     let url = text.trim_end_matches('/');
     let host = url.strip_prefix("http://").unwrap_or_default();
     if host.is_empty() || host.contains(|c: char| c.is_whitespace()) {
-        return Err(format!("{text:?} is no endpoint: write http://HOST:PORT, without TLS"));
+        return Err(format!("invalid endpoint {text:?}: expected http://HOST:PORT, without TLS"));
     }
     Ok(url.to_owned())
 }
@@ -87,10 +96,10 @@ mod exporting {
     use tracing::{Level, Subscriber};
     use tracing_subscriber::{Layer, filter::Targets, registry::LookupSpan};
 
-    /// Traces on their way to a collector.
-    pub(crate) struct Traces(Option<SdkTracerProvider>);
+    /// Sends traces to a collector.
+    pub(crate) struct TraceExporter(Option<SdkTracerProvider>);
 
-    impl Traces {
+    impl TraceExporter {
         pub(super) const BUILT_IN: bool = true;
 
         pub(super) fn new(endpoint: Option<&str>) -> anyhow::Result<Self> {
@@ -104,14 +113,14 @@ mod exporting {
             Ok(Self(Some(provider.build())))
         }
 
-        /// Only our own spans: those of libraries are theirs to name.
+        /// Exports only our own spans.
         pub(super) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>(&self) -> Option<impl Layer<S> + use<S>> {
             let tracer = self.0.as_ref()?.tracer("lessor");
             let ours = Targets::new().with_target("lessor", Level::DEBUG);
             Some(tracing_opentelemetry::layer().with_tracer(tracer).with_filter(ours))
         }
 
-        /// Sends what waits. Not to be called inside of the runtime, which has to send it.
+        /// Sends the remaining spans. To be called outside of the runtime, which sends them.
         pub(crate) fn end(self) {
             if let Some(Err(error)) = self.0.map(|provider| provider.shutdown()) {
                 tracing::warn!(%error, "the last traces were not sent");
@@ -124,10 +133,10 @@ mod exporting {
 mod exporting {
     use tracing_subscriber::layer::Identity;
 
-    /// Traces that aren't built in.
-    pub(crate) struct Traces;
+    /// Builds without the feature `otel` export nothing.
+    pub(crate) struct TraceExporter;
 
-    impl Traces {
+    impl TraceExporter {
         pub(super) const BUILT_IN: bool = false;
 
         pub(super) fn new(_endpoint: Option<&str>) -> anyhow::Result<Self> {
@@ -143,18 +152,33 @@ mod exporting {
     }
 }
 
-pub(crate) use exporting::Traces;
+pub(crate) use exporting::TraceExporter;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn noisy_libraries_are_off_unless_they_are_asked_for() {
+        let enabled = |text: &str| {
+            let subscriber = tracing_subscriber::registry().with(filter_of(text).unwrap());
+            tracing::subscriber::with_default(subscriber, || {
+                let kube = tracing::enabled!(target: "kube_client::client::builder", tracing::Level::ERROR);
+                (kube, tracing::enabled!(target: "lessor::connectivity", tracing::Level::WARN))
+            })
+        };
+        assert_eq!(enabled(""), (false, true));
+        assert_eq!(enabled("warn"), (false, true));
+        assert_eq!(enabled("kube_client=debug"), (true, false));
+        assert!(filter_of("lessor=loud").unwrap_err().to_string().contains("\"lessor=loud\""));
+    }
+
+    #[test]
     fn an_endpoint_is_a_url_without_tls() {
         assert_eq!(endpoint("http://localhost:4318/"), Ok("http://localhost:4318".to_owned()));
         for wrong in ["", "localhost:4318", "https://localhost:4318", "http://", "http://a b"] {
-            let said = endpoint(wrong).unwrap_err();
-            assert!(said.contains(wrong) && said.contains("http://HOST:PORT"), "{said}");
+            let error = endpoint(wrong).unwrap_err();
+            assert!(error.contains(wrong) && error.contains("http://HOST:PORT"), "{error}");
         }
     }
 }

@@ -1,7 +1,6 @@
-//! The admin port: whether a replica is alive and ready, and what it knows and counts, for probes and people.
+//! The admin port: liveness, readiness, metrics, and the state of attachments.
 //!
-//! Each question is put to the running replica itself. A loop that is stuck can't answer, and that's what `/healthz`
-//! shows; nothing ticks in between.
+//! Every page queries the running replica. A stuck loop answers no query, and `/healthz` fails then. Nothing ticks in between.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -19,30 +18,36 @@ use tokio::{
 
 use crate::{connectivity::Connectivity, runtime::metrics::Metrics};
 
-/// How long a replica that isn't stuck may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// The format of metrics.
+/// A replica that takes longer to answer a query is stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(2);
+/// `/healthz` fails after this long without a successful response, but only while the API server refuses the credentials, or its
+/// certificate is refused: the kubelet restarts the replica then, which reads both again. An API server that is down is waited
+/// for.
+const RESTART_AFTER: Duration = Duration::from_secs(300);
+/// The content type of metrics.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// A question to the running replica, which answers to whoever asked.
-pub type Question = Box<dyn FnOnce(&mut Replica) + Send>;
+/// A query to the running replica.
+pub type ReplicaQuery = Box<dyn FnOnce(&mut Replica) + Send>;
 
-/// Whom the admin port asks.
+/// What the pages of the admin port are made of.
 #[derive(Clone)]
-pub struct Sources {
+pub struct AdminState {
     /// The running replica.
-    pub questions: mpsc::Sender<Question>,
-    /// What it counts.
+    pub queries: mpsc::Sender<ReplicaQuery>,
+    /// Its metrics.
     pub metrics: Metrics,
     /// Its clocks.
     pub connectivity: Connectivity,
+    /// A replica that is cut off from the API server for longer is not ready: another may have become primary.
+    pub lease_duration: Duration,
 }
 
 /// Serves the admin port until the process ends.
 ///
 /// # Errors
 /// When the address can't be bound.
-pub async fn serve(address: SocketAddr, sources: Sources) -> std::io::Result<()> {
+pub async fn serve(address: SocketAddr, state: AdminState) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "admin port");
     let router = Router::new()
@@ -50,40 +55,48 @@ pub async fn serve(address: SocketAddr, sources: Sources) -> std::io::Result<()>
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/debug/attachments", get(attachments))
-        .with_state(sources);
+        .with_state(state);
     axum::serve(listener, router).await
 }
 
-/// Asks the replica; `None`: it doesn't answer in time.
-async fn ask<T: Send + 'static>(
-    sources: &Sources,
-    question: impl FnOnce(&mut Replica) -> T + Send + 'static,
+/// Queries the replica. `None`: it is stuck.
+async fn query<T: Send + 'static>(
+    state: &AdminState,
+    query: impl FnOnce(&mut Replica) -> T + Send + 'static,
 ) -> Option<T> {
     let (sender, answer) = oneshot::channel();
-    let question: Question = Box::new(move |replica| {
-        // Whoever asked may have gone.
-        let _ = sender.send(question(replica));
+    let query: ReplicaQuery = Box::new(move |replica| {
+        // The client may have disconnected.
+        let _ = sender.send(query(replica));
     });
-    let asking = async {
-        sources.questions.send(question).await.ok()?;
+    let exchange = async {
+        state.queries.send(query).await.ok()?;
         answer.await.ok()
     };
-    tokio::time::timeout(PATIENCE, asking).await.ok().flatten()
+    tokio::time::timeout(STUCK_AFTER, exchange).await.ok().flatten()
 }
 
 fn stuck() -> (StatusCode, String) {
-    (StatusCode::SERVICE_UNAVAILABLE, format!("stuck: no answer within {PATIENCE:?}\n"))
+    (StatusCode::SERVICE_UNAVAILABLE, format!("stuck: no answer within {STUCK_AFTER:?}\n"))
 }
 
-async fn healthz(State(sources): State<Sources>) -> (StatusCode, String) {
-    match ask(&sources, |replica| describe(replica)).await {
+async fn healthz(State(state): State<AdminState>) -> (StatusCode, String) {
+    if state.connectivity.refused_for().is_some_and(|refused_for| refused_for >= RESTART_AFTER)
+        && let Some(outage) = state.connectivity.outage(Duration::ZERO)
+    {
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("needs a restart: {outage}\n"));
+    }
+    match query(&state, |replica| describe(replica)).await {
         Some(description) => (StatusCode::OK, description),
         None => stuck(),
     }
 }
 
-async fn readyz(State(sources): State<Sources>) -> (StatusCode, String) {
-    match ask(&sources, |replica| (replica.missing(), describe(replica))).await {
+async fn readyz(State(state): State<AdminState>) -> (StatusCode, String) {
+    if let Some(outage) = state.connectivity.outage(state.lease_duration) {
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {outage}\n"));
+    }
+    match query(&state, |replica| (replica.missing(), describe(replica))).await {
         Some((missing, description)) if missing.is_empty() => (StatusCode::OK, description),
         Some((missing, _)) => {
             (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", missing.join("; ")))
@@ -92,10 +105,10 @@ async fn readyz(State(sources): State<Sources>) -> (StatusCode, String) {
     }
 }
 
-async fn metrics(State(sources): State<Sources>) -> (StatusCode, [(HeaderName, &'static str); 1], String) {
-    let connectivity = sources.connectivity.clone();
-    let figures = ask(&sources, move |replica| MetricsSnapshot::of(replica, &connectivity.now())).await;
-    match figures.map(|figures| sources.metrics.text(&figures)) {
+async fn metrics(State(state): State<AdminState>) -> (StatusCode, [(HeaderName, &'static str); 1], String) {
+    let connectivity = state.connectivity.clone();
+    let snapshot = query(&state, move |replica| MetricsSnapshot::of(replica, &connectivity.now())).await;
+    match snapshot.map(|snapshot| state.metrics.text(&snapshot)) {
         Some(Ok(text)) => (StatusCode::OK, [(CONTENT_TYPE, OPEN_METRICS)], text),
         Some(Err(error)) => {
             (StatusCode::INTERNAL_SERVER_ERROR, [(CONTENT_TYPE, "text/plain")], error.to_string())
@@ -108,9 +121,9 @@ async fn metrics(State(sources): State<Sources>) -> (StatusCode, [(HeaderName, &
 }
 
 async fn attachments(
-    State(sources): State<Sources>,
+    State(state): State<AdminState>,
 ) -> (StatusCode, [(HeaderName, &'static str); 1], String) {
-    let report = ask(&sources, |replica| replica.attachment_report()).await;
+    let report = query(&state, |replica| replica.attachment_report()).await;
     match report.map(|report| serde_json::to_string_pretty(&report)) {
         Some(Ok(json)) => (StatusCode::OK, [(CONTENT_TYPE, "application/json")], json + "\n"),
         Some(Err(error)) => {
@@ -133,35 +146,100 @@ fn describe(replica: &Replica) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kube::client::Body;
     use lessor_core::settings::Settings;
+    use tower::{BoxError, Layer, Service};
 
     use super::*;
 
-    fn sources() -> (Sources, mpsc::Receiver<Question>) {
-        let (questions, asked) = mpsc::channel(8);
-        (Sources { questions, metrics: Metrics::new(), connectivity: Connectivity::new() }, asked)
+    fn state() -> (AdminState, mpsc::Receiver<ReplicaQuery>) {
+        let (query_sender, queries) = mpsc::channel(8);
+        (
+            AdminState {
+                queries: query_sender,
+                metrics: Metrics::new(),
+                connectivity: Connectivity::new(),
+                lease_duration: Duration::from_secs(5),
+            },
+            queries,
+        )
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_loop_that_is_stuck_is_neither_alive_nor_ready() {
-        let (sources, _never_read) = sources();
-        assert_eq!(healthz(State(sources.clone())).await.0, StatusCode::SERVICE_UNAVAILABLE);
-        let (status, text) = readyz(State(sources)).await;
+    async fn a_stuck_loop_is_neither_alive_nor_ready() {
+        let (state, _never_read) = state();
+        assert_eq!(healthz(State(state.clone())).await.0, StatusCode::SERVICE_UNAVAILABLE);
+        let (status, text) = readyz(State(state)).await;
         assert_eq!((status, &*text), (StatusCode::SERVICE_UNAVAILABLE, "stuck: no answer within 2s\n"));
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_replica_that_has_seen_nothing_is_alive_and_says_what_it_waits_for() {
-        let (sources, mut asked) = sources();
+    /// The state of a replica that answers queries, and has observed nothing.
+    fn state_of_starting_replica() -> AdminState {
+        let (state, mut queries) = state();
         tokio::spawn(async move {
             let mut replica = Replica::new(Settings::default());
-            while let Some(question) = asked.recv().await {
-                question(&mut replica);
+            while let Some(query) = queries.recv().await {
+                query(&mut replica);
             }
         });
-        let (status, text) = healthz(State(sources.clone())).await;
+        state
+    }
+
+    /// Sends a request through the connectivity layer to an API server that responds by this status, or not at all.
+    async fn probe(state: &AdminState, status: Option<u16>) {
+        let mut server = state.connectivity.layer(tower::service_fn(|_: http::Request<Body>| {
+            std::future::ready(match status {
+                Some(status) => {
+                    Ok(http::Response::builder().status(status).body(Body::empty()).expect("a response"))
+                }
+                None => Err(BoxError::from("client error (Connect)")),
+            })
+        }));
+        let request = http::Request::get("/apis/lessor.dev/v1alpha1/lessors/default").body(Body::empty());
+        let _ = server.call(request.expect("a request")).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_without_valid_credentials_is_not_ready_and_restarts_after_five_minutes() {
+        let state = state_of_starting_replica();
+        for second in 0..300 {
+            let (health, _) = healthz(State(state.clone())).await;
+            assert_eq!(health, StatusCode::OK, "after {second} s");
+            probe(&state, Some(401)).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let (ready, text) = readyz(State(state.clone())).await;
+        assert_eq!(ready, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(
+            text,
+            "not ready: API server refuses the credentials: status 401 Unauthorized (for 300 s)\n"
+        );
+        let (health, text) = healthz(State(state.clone())).await;
+        assert_eq!(health, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(text.starts_with("needs a restart: API server refuses the credentials"), "{text}");
+        probe(&state, Some(200)).await;
+        assert_eq!(healthz(State(state.clone())).await.0, StatusCode::OK);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_is_down_makes_a_replica_unready_and_restarts_it_never() {
+        let state = state_of_starting_replica();
+        for _ in 0..1000 {
+            probe(&state, None).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let (ready, text) = readyz(State(state.clone())).await;
+        assert_eq!(ready, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(text, "not ready: API server unreachable: client error (Connect) (for 1000 s)\n");
+        assert_eq!(healthz(State(state)).await.0, StatusCode::OK);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_starting_replica_is_alive_and_not_ready_and_names_what_it_waits_for() {
+        let state = state_of_starting_replica();
+        let (status, text) = healthz(State(state.clone())).await;
         assert_eq!((status, &*text), (StatusCode::OK, "ok: follower, 0 leases\n"));
-        let (status, text) = readyz(State(sources)).await;
+        let (status, text) = readyz(State(state)).await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         for missing in ["lessors.lessor.dev", "leases.lessor.dev", "configmaps"] {
             assert!(text.contains(missing), "{text}");

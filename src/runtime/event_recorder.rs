@@ -1,14 +1,14 @@
-//! Tells people: each notice is logged at once and written as an Event when the budget allows.
+//! Logs each user event at once, and writes it as a Kubernetes Event within a budget.
 //!
-//! Events are a courtesy. They never hold up the work, and what they cost is bounded: a few per second, warnings before
-//! the rest, and what doesn't fit into the queue is only logged.
+//! Events delay no other work, and their cost is bounded: a few per second, Warnings first. What doesn't fit into the queue is
+//! only logged.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Client, Resource,
-    runtime::events::{Event, EventType, Recorder as Events, Reporter},
+    runtime::events::{Event, EventType, Recorder, Reporter},
 };
 use lessor_api::{Lease, Lessor};
 use lessor_core::{
@@ -20,118 +20,118 @@ use tokio::sync::Notify;
 
 use crate::runtime::metrics::EventCounts;
 
-/// How many Events may wait, of each type.
-const WAITING: usize = 1000;
+/// How many Events of each type the queue holds.
+const CAPACITY: usize = 1000;
 /// The longest note that the API accepts, in bytes.
 const LONGEST_NOTE: usize = 1024;
-/// After so many Events those before are forgotten. kube's recorder remembers each for six minutes, to count repetitions of it
-/// in a series: at the default rate that would be 3,600, which take more memory than 1,000 leases do.
-const REMEMBERED: usize = 500;
-/// How long one Event may take to write.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How many Events kube's recorder keeps, before it is replaced by a new one. It keeps each for six minutes, to count repetitions
+/// in a series: at the default rate 3,600 Events, which take more memory than 1,000 leases.
+const RECORDER_CAPACITY: usize = 500;
+/// The time limit of writing one Event.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Takes notices. Clones share one queue.
+/// Takes user events. Clones share one queue.
 #[derive(Clone, Debug)]
-pub struct Recorder {
-    queue: Arc<Queue>,
+pub struct EventRecorder {
+    queue: Arc<EventQueue>,
     counts: EventCounts,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    waiting: Mutex<Waiting>,
+struct EventQueue {
+    events: Mutex<QueuedEvents>,
     filled: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct QueuedEvents {
     warnings: VecDeque<UserEvent>,
-    others: VecDeque<UserEvent>,
+    normals: VecDeque<UserEvent>,
 }
 
-impl Recorder {
-    /// A recorder, and the task that writes its Events at `settings.event_rate`, which never ends.
+impl EventRecorder {
+    /// A recorder, and the endless task that writes its Events at `settings.event_rate`.
     pub fn new(
         client: Client,
         settings: &Settings,
         counts: EventCounts,
     ) -> (Self, impl Future<Output = ()> + use<>) {
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(EventQueue::default());
         let reporter = Reporter {
             controller: "lessor.dev/lessor".to_owned(),
             instance: Some(settings.identity.clone()),
         };
         let recorder = Self { queue, counts };
-        let events = move || Events::new(client.clone(), reporter.clone());
-        let writing = write(events, recorder.clone(), settings.event_rate, settings.lessor.clone());
+        let new_writer = move || Recorder::new(client.clone(), reporter.clone());
+        let writing = write(new_writer, recorder.clone(), settings.event_rate, settings.lessor.clone());
         (recorder, writing)
     }
 
-    /// Logs a notice, and queues it to be written as an Event.
-    pub fn tell(&self, notice: UserEvent) {
-        let (about, reason, note) = (&notice.about, notice.reason, &notice.note);
-        match (&notice.about, notice.warning) {
-            (About::Lease(place, _), true) => tracing::warn!(lease = %place, reason, "{note}"),
-            (About::Lease(place, _), false) => tracing::info!(lease = %place, reason, "{note}"),
+    /// Logs a user event, and queues it to be written.
+    pub fn record(&self, event: UserEvent) {
+        let (about, reason, note) = (&event.about, event.reason, &event.note);
+        match (&event.about, event.warning) {
+            (About::Lease(name, _), true) => tracing::warn!(lease = %name, reason, "{note}"),
+            (About::Lease(name, _), false) => tracing::info!(lease = %name, reason, "{note}"),
             (About::Object(..), true) => tracing::warn!(object = %about, reason, "{note}"),
             (About::Object(..), false) => tracing::info!(object = %about, reason, "{note}"),
             (About::Lessor, true) => tracing::warn!(reason, "{note}"),
             (About::Lessor, false) => tracing::info!(reason, "{note}"),
         }
-        let mut waiting = self.queue.waiting.lock();
-        let queue = if notice.warning { &mut waiting.warnings } else { &mut waiting.others };
-        if queue.len() < WAITING {
-            queue.push_back(notice);
+        let mut queued = self.queue.events.lock();
+        let queue = if event.warning { &mut queued.warnings } else { &mut queued.normals };
+        if queue.len() < CAPACITY {
+            queue.push_back(event);
         } else {
-            self.counts.count(notice.warning, "dropped");
+            self.counts.count(event.warning, "dropped");
         }
-        self.counts.waiting(waiting.warnings.len(), waiting.others.len());
-        drop(waiting);
+        self.counts.queued(queued.warnings.len(), queued.normals.len());
+        drop(queued);
         self.queue.filled.notify_one();
     }
 }
 
-async fn write(anew: impl Fn() -> Events, recorder: Recorder, per_second: f64, lessor: String) {
-    let Recorder { queue, counts } = recorder;
+async fn write(new_writer: impl Fn() -> Recorder, recorder: EventRecorder, per_second: f64, lessor: String) {
+    let EventRecorder { queue, counts } = recorder;
     let pause = Duration::try_from_secs_f64(1.0 / per_second).unwrap_or(Duration::from_secs(1));
-    let (mut events, mut remembered) = (anew(), 0);
-    let mut told = false;
+    let (mut writer, mut written) = (new_writer(), 0);
+    let mut failure_logged = false;
     loop {
-        if remembered == REMEMBERED {
-            (events, remembered) = (anew(), 0);
+        if written == RECORDER_CAPACITY {
+            (writer, written) = (new_writer(), 0);
         }
         let next = {
-            let mut waiting = queue.waiting.lock();
-            let next = waiting.warnings.pop_front().or_else(|| waiting.others.pop_front());
-            counts.waiting(waiting.warnings.len(), waiting.others.len());
+            let mut queued = queue.events.lock();
+            let next = queued.warnings.pop_front().or_else(|| queued.normals.pop_front());
+            counts.queued(queued.warnings.len(), queued.normals.len());
             next
         };
-        let Some(notice) = next else {
+        let Some(user_event) = next else {
             queue.filled.notified().await;
             continue;
         };
         let event = Event {
-            type_: if notice.warning { EventType::Warning } else { EventType::Normal },
-            reason: notice.reason.to_owned(),
-            note: Some(cut(&notice.note, LONGEST_NOTE).to_owned()),
-            action: notice.reason.to_owned(),
+            type_: if user_event.warning { EventType::Warning } else { EventType::Normal },
+            reason: user_event.reason.to_owned(),
+            note: Some(cut(&user_event.note, LONGEST_NOTE).to_owned()),
+            action: user_event.reason.to_owned(),
             secondary: None,
         };
-        let reference = reference(&notice.about, &lessor);
-        remembered += 1;
-        let published = tokio::time::timeout(PATIENCE, events.publish(&event, &reference)).await;
+        let reference = reference(&user_event.about, &lessor);
+        written += 1;
+        let published = tokio::time::timeout(TIMEOUT, writer.publish(&event, &reference)).await;
         let error = match published {
             Ok(Ok(())) => None,
             Ok(Err(kube::Error::Api(status))) => Some(status.message),
             Ok(Err(error)) => Some(error.to_string()),
-            Err(_) => Some("no answer in time".to_owned()),
+            Err(_) => Some(format!("no response within {TIMEOUT:?}")),
         };
-        counts.count(notice.warning, if error.is_none() { "written" } else { "failed" });
+        counts.count(user_event.warning, if error.is_none() { "written" } else { "failed" });
         if let Some(error) = error {
-            // A missing right shows, and fills no log: the metrics say how many were not written.
-            match std::mem::replace(&mut told, true) {
-                false => tracing::warn!(about = %notice.about, %error, "event not written"),
-                true => tracing::debug!(about = %notice.about, %error, "event not written"),
+            // Once, since a missing right would fill the log. The metrics count all.
+            match std::mem::replace(&mut failure_logged, true) {
+                false => tracing::warn!(about = %user_event.about, %error, "event not written"),
+                true => tracing::debug!(about = %user_event.about, %error, "event not written"),
             }
         }
         tokio::time::sleep(pause).await;
@@ -140,11 +140,11 @@ async fn write(anew: impl Fn() -> Events, recorder: Recorder, per_second: f64, l
 
 fn reference(about: &About, lessor: &str) -> ObjectReference {
     match about {
-        About::Lease(place, uid) => ObjectReference {
+        About::Lease(lease, uid) => ObjectReference {
             api_version: Some(Lease::api_version(&()).into_owned()),
             kind: Some(Lease::kind(&()).into_owned()),
-            namespace: Some(place.namespace.to_string()),
-            name: Some(place.name.to_string()),
+            namespace: Some(lease.namespace.to_string()),
+            name: Some(lease.name.to_string()),
             uid: Some(uid.to_string()),
             ..ObjectReference::default()
         },
@@ -181,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// The API server, as far as it takes Events: notes the reason of each.
+    /// An API server that takes Events, and notes the reason of each.
     fn server(reasons: Arc<Mutex<Vec<String>>>) -> Client {
         let service = tower::service_fn(move |request: Request<Body>| {
             let reasons = reasons.clone();
@@ -190,7 +190,7 @@ mod tests {
                 let event: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
                 reasons.lock().push(event["reason"].as_str().unwrap_or_default().to_owned());
                 Ok::<_, Infallible>(
-                    Response::builder().status(201).body(Body::from(body.to_vec())).expect("an answer"),
+                    Response::builder().status(201).body(Body::from(body.to_vec())).expect("a response"),
                 )
             }
         });
@@ -198,17 +198,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn ten_thousand_expiries_write_no_ten_thousand_events_and_a_warning_comes_first() {
+    async fn events_are_written_at_a_bounded_rate_and_warnings_first() {
         let reasons = Arc::new(Mutex::new(Vec::new()));
         let settings = Settings { event_rate: 10.0, ..Settings::default() };
-        let (recorder, writing) = Recorder::new(server(reasons.clone()), &settings, EventCounts::default());
+        let (recorder, writing) =
+            EventRecorder::new(server(reasons.clone()), &settings, EventCounts::default());
         let writing = tokio::spawn(writing);
         for n in 0..10_000 {
             let about = About::Lease(NamespacedName::new("shop", format!("lease-{n}")), Uuid::from_u128(n));
-            recorder.tell(UserEvent::normal(about, "Expired", "expired"));
+            recorder.record(UserEvent::normal(about, "Expired", "expired"));
         }
         let about = About::Lease(NamespacedName::new("shop", "stuck"), Uuid::from_u128(10_000));
-        recorder.tell(UserEvent::warning(about, "Hindered", "hindered"));
+        recorder.record(UserEvent::warning(about, "Hindered", "hindered"));
         tokio::time::sleep(Duration::from_secs(10)).await;
         {
             let reasons = reasons.lock();
@@ -216,12 +217,12 @@ mod tests {
             assert!((90..=101).contains(&reasons.len()), "{} events in ten seconds", reasons.len());
         }
         tokio::time::sleep(Duration::from_secs(3600)).await;
-        assert_eq!(reasons.lock().len(), WAITING + 1);
+        assert_eq!(reasons.lock().len(), CAPACITY + 1);
         writing.abort();
     }
 
     #[test]
-    fn a_note_is_cut_between_characters() {
+    fn a_long_note_is_cut_between_characters() {
         assert_eq!(cut("short", 1024), "short");
         assert_eq!(cut("größe", 3), "gr");
     }

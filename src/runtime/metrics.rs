@@ -1,7 +1,7 @@
-//! What one replica counts and shows at `/metrics`, in the OpenMetrics format.
+//! The metrics of one replica at `/metrics`, in the OpenMetrics format.
 //!
-//! No label holds the name of an object or of a namespace: their number is nobody's to bound. Only the primary does and
-//! counts things, so that the counters of all replicas add up.
+//! No label holds the name of an object or of a namespace, since their number is unbounded. Only the primary acts and counts, so
+//! the counters of all replicas can be summed.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -22,14 +22,16 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-/// One label, or two, whose values are a fixed set.
-type One = [(&'static str, &'static str); 1];
-type Two = [(&'static str, &'static str); 2];
-type Seconds = Gauge<f64, std::sync::atomic::AtomicU64>;
+/// One label whose values are a fixed set.
+type OneLabel = [(&'static str, &'static str); 1];
+/// Two labels whose values are fixed sets.
+type TwoLabels = [(&'static str, &'static str); 2];
+type SecondsGauge = Gauge<f64, std::sync::atomic::AtomicU64>;
 
-/// From a millisecond to five minutes: how late ends are, and how long requests take.
+/// Buckets of the lateness of ends, in seconds.
 const LATENESS: [f64; 14] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+/// Buckets of the duration of requests, in seconds.
 const LATENCY: [f64; 11] = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
 
 /// The metrics of one replica. Clones share them.
@@ -38,36 +40,36 @@ pub struct Metrics {
     registry: Arc<Registry>,
     counters: Counters,
     gauges: Gauges,
-    /// How each watch does: by kind and scope.
+    /// The state of each watch, by kind and scope.
     watches: Arc<Mutex<HashMap<(String, Scope), &'static str>>>,
     events: EventCounts,
 }
 
-/// Counts of Events, for whoever writes them.
+/// Counts of Kubernetes Events.
 #[derive(Clone, Debug, Default)]
 pub struct EventCounts {
-    outcomes: Family<Two, Counter>,
-    waiting: Family<One, Gauge>,
+    outcomes: Family<TwoLabels, Counter>,
+    queued: Family<OneLabel, Gauge>,
 }
 
 impl EventCounts {
-    /// An Event was `written`, has `failed`, or was `dropped` since too many waited.
+    /// Counts an Event by its outcome: `written`, `failed`, or `dropped` since the queue was full.
     pub fn count(&self, warning: bool, outcome: &'static str) {
         self.outcomes.get_or_create(&[("type", type_of(warning)), ("outcome", outcome)]).inc();
     }
 
-    /// So many wait to be written.
-    pub fn waiting(&self, warnings: usize, others: usize) {
-        self.waiting.get_or_create(&[("type", type_of(true))]).set(whole(warnings));
-        self.waiting.get_or_create(&[("type", type_of(false))]).set(whole(others));
+    /// Sets how many Events the queue holds.
+    pub fn queued(&self, warnings: usize, normals: usize) {
+        self.queued.get_or_create(&[("type", type_of(true))]).set(whole(warnings));
+        self.queued.get_or_create(&[("type", type_of(false))]).set(whole(normals));
     }
 }
 
-fn state_of(failure: &Failure) -> &'static str {
+fn watch_state_of(failure: &Failure) -> &'static str {
     match failure {
-        Failure::NoSuchKind => sight::ABSENT,
-        Failure::Forbidden(_) => sight::FORBIDDEN,
-        _ => sight::FAILING,
+        Failure::NoSuchKind => watch_state::ABSENT,
+        Failure::Forbidden(_) => watch_state::FORBIDDEN,
+        _ => watch_state::FAILING,
     }
 }
 
@@ -75,30 +77,30 @@ fn type_of(warning: bool) -> &'static str {
     if warning { "Warning" } else { "Normal" }
 }
 
-/// How a watch does, in a word.
-mod sight {
-    pub(super) const SEEING: &str = "seeing";
+/// The states of a watch.
+mod watch_state {
+    pub(super) const SYNCED: &str = "synced";
     pub(super) const FAILING: &str = "failing";
     pub(super) const FORBIDDEN: &str = "forbidden";
     pub(super) const ABSENT: &str = "absent";
-    pub(super) const ALL: [&str; 4] = [SEEING, FAILING, FORBIDDEN, ABSENT];
+    pub(super) const ALL: [&str; 4] = [SYNCED, FAILING, FORBIDDEN, ABSENT];
 }
 
 #[derive(Clone, Debug)]
 struct Counters {
     grants: Counter,
     renewals: Counter,
-    followed_renewals: Family<One, Counter>,
+    followed_renewals: Family<OneLabel, Counter>,
     expiries: Counter,
     revokes: Counter,
     releases: Counter,
-    removals: Family<One, Counter>,
-    hindrances: Family<One, Counter>,
-    lateness: Family<One, Histogram, fn() -> Histogram>,
+    removals: Family<OneLabel, Counter>,
+    hindrances: Family<OneLabel, Counter>,
+    lateness: Family<OneLabel, Histogram, fn() -> Histogram>,
     postponed: Counter,
     promotions: Counter,
     demotions: Counter,
-    requests: Family<Two, Histogram, fn() -> Histogram>,
+    requests: Family<TwoLabels, Histogram, fn() -> Histogram>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -106,17 +108,17 @@ struct Gauges {
     ready: Gauge,
     is_primary: Gauge,
     term: Gauge,
-    leases: Family<One, Gauge>,
+    leases: Family<OneLabel, Gauge>,
     hindered: Gauge,
-    sources: Family<One, Gauge>,
-    followers: Family<Two, Gauge>,
-    overdue: Seconds,
-    attachments: Family<One, Gauge>,
+    sources: Family<OneLabel, Gauge>,
+    followers: Family<TwoLabels, Gauge>,
+    overdue: SecondsGauge,
+    attachments: Family<OneLabel, Gauge>,
     pending: Gauge,
     queued: Gauge,
     in_flight: Gauge,
     observations: Gauge,
-    since_last_response: Seconds,
+    since_last_response: SecondsGauge,
     disconnected: Gauge,
     watches: Family<[(&'static str, String); 2], Gauge>,
     memory: Gauge,
@@ -147,7 +149,7 @@ impl Metrics {
             requests: Family::new_with_constructor(|| Histogram::new(LATENCY)),
         };
         let (gauges, events) = (Gauges::default(), EventCounts::default());
-        events.waiting(0, 0);
+        events.queued(0, 0);
         for warning in [true, false] {
             let _ = events.outcomes.get_or_create(&[("type", type_of(warning)), ("outcome", "written")]);
         }
@@ -156,9 +158,13 @@ impl Metrics {
         let ours = registry.sub_registry_with_prefix("lessor");
         counters.register(ours);
         gauges.register(ours);
-        ours.register("events", "Events, by type and by what became of them", events.outcomes.clone());
-        ours.register("events_queued", "Events that wait to be written", events.waiting.clone());
-        ours.register("build", "What runs", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
+        ours.register("events", "Kubernetes Events by type and outcome", events.outcomes.clone());
+        ours.register("events_queued", "Kubernetes Events waiting to be written", events.queued.clone());
+        ours.register(
+            "build",
+            "The version of the operator",
+            Info::new([("version", env!("CARGO_PKG_VERSION"))]),
+        );
         Self { registry: Arc::new(registry), counters, gauges, watches: Arc::default(), events }
     }
 
@@ -167,7 +173,7 @@ impl Metrics {
         self.events.clone()
     }
 
-    /// Counts what a replica has done.
+    /// Counts an action of the replica.
     pub fn count(&self, metric_event: MetricEvent) {
         let counters = &self.counters;
         let counter = match metric_event {
@@ -201,45 +207,45 @@ impl Metrics {
         counter.inc();
     }
 
-    /// Counts a request and its answer.
-    pub fn request(&self, verb: &'static str, answer: &Response, took: Duration) {
-        let labels = [("verb", verb), ("outcome", answer.outcome())];
+    /// Counts a request and its response.
+    pub fn request(&self, verb: &'static str, response: &Response, took: Duration) {
+        let labels = [("verb", verb), ("outcome", response.outcome())];
         self.counters.requests.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
-    /// Notes how the watch does that brought this.
+    /// Notes the state of the watch that brought this.
     pub fn observe(&self, observation: &Observation) {
         match observation {
-            Observation::Lessor(seen) => self.note("lessors.lessor.dev", None, seen),
-            Observation::Lease(scope, seen) => self.note("leases.lessor.dev", scope.clone(), seen),
-            Observation::Object(kind, scope, seen) => self.note(&kind.to_string(), scope.clone(), seen),
-            Observation::Source(source_watch, seen) => {
-                self.note(&watched(source_watch), Some(source_watch.to_string().into()), seen);
+            Observation::Lessor(event) => self.note("lessors.lessor.dev", None, event),
+            Observation::Lease(scope, event) => self.note("leases.lessor.dev", scope.clone(), event),
+            Observation::Object(kind, scope, event) => self.note(&kind.to_string(), scope.clone(), event),
+            Observation::Source(source_watch, event) => {
+                self.note(&watched_kind(source_watch), Some(source_watch.to_string().into()), event);
             }
-            // It is watched from now on, and its watches say more.
+            // From now on, the states of its watches count.
             Observation::Kind(name, Ok(_)) => drop(self.watches.lock().remove(&(name.to_string(), None))),
             Observation::Kind(name, Err(failure)) => {
-                self.watches.lock().insert((name.to_string(), None), state_of(failure));
+                self.watches.lock().insert((name.to_string(), None), watch_state_of(failure));
             }
         }
     }
 
-    /// Takes in that something is watched no more.
+    /// Forgets a watch that was closed.
     pub fn forget(&self, source_watch: &SourceWatch) {
-        self.watches.lock().remove(&(watched(source_watch), Some(source_watch.to_string().into())));
+        self.watches.lock().remove(&(watched_kind(source_watch), Some(source_watch.to_string().into())));
     }
 
-    fn note<T>(&self, kind: &str, scope: Scope, seen: &Event<T>) {
-        let state = match seen {
-            Event::Synced(_) | Event::Resumed => sight::SEEING,
-            Event::Failing(failure) => state_of(failure),
-            // Shown before all is shown, it proves nothing. And every watch is opened anew now and then.
+    fn note<T>(&self, kind: &str, scope: Scope, event: &Event<T>) {
+        let state = match event {
+            Event::Synced(_) | Event::Resumed => watch_state::SYNCED,
+            Event::Failing(failure) => watch_state_of(failure),
+            // An object may arrive before the initial list is complete. And every watch is reopened now and then.
             Event::Applied(_) | Event::Deleted(_) | Event::Interrupted => return,
         };
         self.watches.lock().insert((kind.to_owned(), scope), state);
     }
 
-    /// Notes how many observations wait to be looked at.
+    /// Sets how many observations are queued.
     pub fn waiting(&self, observations: usize) {
         self.gauges.observations.set(whole(observations));
     }
@@ -247,14 +253,14 @@ impl Metrics {
     /// The text for a scraper.
     ///
     /// # Errors
-    /// Never, as long as a `String` can grow.
-    pub fn text(&self, figures: &MetricsSnapshot) -> Result<String, fmt::Error> {
-        self.gauges.set(figures);
+    /// Never: a `String` can always grow.
+    pub fn text(&self, snapshot: &MetricsSnapshot) -> Result<String, fmt::Error> {
+        self.gauges.set(snapshot);
         self.gauges.memory.set(process::resident_memory());
         let mut watches: HashMap<(&str, &'static str), i64> = HashMap::new();
-        let known = self.watches.lock();
-        for ((kind, _), state) in known.iter() {
-            for name in sight::ALL {
+        let states = self.watches.lock();
+        for ((kind, _), state) in states.iter() {
+            for name in watch_state::ALL {
                 *watches.entry((kind, name)).or_default() += i64::from(*state == name);
             }
         }
@@ -264,7 +270,7 @@ impl Metrics {
                 .get_or_create(&[("kind", kind.to_owned()), ("state", state.to_owned())])
                 .set(count);
         }
-        drop(known);
+        drop(states);
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
         Ok(text)
@@ -274,37 +280,37 @@ impl Metrics {
 impl Counters {
     fn register(&self, to: &mut Registry) {
         to.register("grants", "Leases granted", self.grants.clone());
-        to.register("renewals", "Renewals seen while primary", self.renewals.clone());
+        to.register("renewals", "Renewals by holders, counted by the primary", self.renewals.clone());
         to.register(
             "followed_renewals",
-            "Renewals of leases by beats of what they follow, seen while primary, by kind of source",
+            "Renewals of leases by heartbeats of their source, counted by the primary, by kind of source",
             self.followed_renewals.clone(),
         );
-        to.register("expiries", "Ends of leases by time that were committed", self.expiries.clone());
-        to.register("revokes", "Ends of leases before their time that were committed", self.revokes.clone());
-        to.register("releases", "Ended leases whose release is complete", self.releases.clone());
-        to.register("removals", "What was removed with its lease: objects and keys", self.removals.clone());
-        to.register("hindrances", "Removals that can't be done, by reason", self.hindrances.clone());
+        to.register("expiries", "Leases ended by time", self.expiries.clone());
+        to.register("revokes", "Leases ended by their deletion", self.revokes.clone());
+        to.register("releases", "Ended leases whose attachments are all removed", self.releases.clone());
+        to.register("removals", "Attached objects and keys that were removed", self.removals.clone());
+        to.register("hindrances", "Removals that the API server refused, by reason", self.hindrances.clone());
         to.register_with_unit(
             "expiry_lateness",
-            "Time from the deadline of a lease to the commit of its end, and until all that was attached was gone",
+            "Time from the deadline of a lease until its end was committed, and until everything attached was removed",
             Unit::Seconds,
             self.lateness.clone(),
         );
         to.register(
             "status_writes_postponed",
-            "Writes of status that were put off, since the budget for such writes was spent",
+            "Status writes postponed because their budget was spent",
             self.postponed.clone(),
         );
-        to.register("promotions", "How often this replica became primary", self.promotions.clone());
-        to.register("demotions", "How often this replica ceased to be primary", self.demotions.clone());
+        to.register("promotions", "Times that this replica became primary", self.promotions.clone());
+        to.register("demotions", "Times that this replica stopped being primary", self.demotions.clone());
         to.register_with_unit(
             "request_duration",
-            "How long the API server took to answer requests, by what was asked and what came of it",
+            "Duration of requests to the API server, by verb and outcome",
             Unit::Seconds,
             self.requests.clone(),
         );
-        // What never happened is shown as zero, so that a rate sees the first time it does.
+        // Each exists from the start with zero, so that `rate` covers the first increment.
         for kind in SourceKind::ALL {
             let _ = self.followed_renewals.get_or_create(&[("source", kind.label())]);
         }
@@ -319,83 +325,79 @@ impl Counters {
 
 impl Gauges {
     fn register(&self, to: &mut Registry) {
-        to.register("ready", "Whether this replica has seen enough to act", self.ready.clone());
+        to.register("ready", "Whether all initial lists of this replica are complete", self.ready.clone());
         to.register("is_primary", "Whether this replica is primary", self.is_primary.clone());
-        to.register("term", "The highest term that this replica knows of", self.term.clone());
+        to.register("term", "The highest term that this replica has observed", self.term.clone());
         to.register("leases", "Leases by state", self.leases.clone());
-        to.register("leases_hindered", "Ended leases whose release is hindered", self.hindered.clone());
-        to.register("followed_sources", "What leases follow, by kind of source", self.sources.clone());
+        to.register(
+            "leases_hindered",
+            "Ended leases with an attachment that can't be removed",
+            self.hindered.clone(),
+        );
+        to.register("followed_sources", "Sources that leases follow, by kind", self.sources.clone());
         to.register(
             "followers",
-            "Leases that follow something, by kind of source and by whether that keeps them alive, or can't be seen",
+            "Leases that follow a source, by kind of source and by whether it keeps them alive; unknown: the source can't be watched",
             self.followers.clone(),
         );
         to.register_with_unit(
             "overdue",
-            "For how long the first lease that is due has been due",
+            "How long the earliest unfinished deadline has passed",
             Unit::Seconds,
             self.overdue.clone(),
         );
-        to.register("attachments", "What is attached to leases: objects and keys", self.attachments.clone());
+        to.register("attachments", "Attached objects and keys", self.attachments.clone());
         to.register(
             "attachments_pending",
-            "Objects attached to a lease that isn't there",
+            "Attached objects whose lease doesn't exist",
             self.pending.clone(),
         );
-        to.register(
-            "work_queued",
-            "Leases and objects that wait for something to be done",
-            self.queued.clone(),
-        );
-        to.register("requests_in_flight", "Requests under way", self.in_flight.clone());
-        to.register(
-            "observations_queued",
-            "What watches have shown and was not yet looked at",
-            self.observations.clone(),
-        );
+        to.register("work_queued", "Leases and objects with work queued or in progress", self.queued.clone());
+        to.register("requests_in_flight", "Requests in flight", self.in_flight.clone());
+        to.register("observations_queued", "Watch events not yet processed", self.observations.clone());
         to.register_with_unit(
             "apiserver_last_response_age",
-            "How long ago the API server was heard",
+            "Time since the last response or watch event of the API server",
             Unit::Seconds,
             self.since_last_response.clone(),
         );
         to.register(
             "apiserver_disconnected",
-            "Whether the API server isn't heard, so that lease time stands still",
+            "Whether the API server is unreachable, so that lease time stands still",
             self.disconnected.clone(),
         );
-        to.register("watches", "Watches by kind and by how they do", self.watches.clone());
+        to.register("watches", "Watches by kind and state", self.watches.clone());
     }
 
-    fn set(&self, figures: &MetricsSnapshot) {
-        self.ready.set(figures.ready.into());
-        self.is_primary.set(figures.leads.is_some().into());
-        self.term.set(figures.term);
-        for (state, count) in &figures.leases {
+    fn set(&self, snapshot: &MetricsSnapshot) {
+        self.ready.set(snapshot.ready.into());
+        self.is_primary.set(snapshot.leads.is_some().into());
+        self.term.set(snapshot.term);
+        for (state, count) in &snapshot.leases {
             let state = state.map_or("Ungranted", State::reason);
             self.leases.get_or_create(&[("state", state)]).set(whole(*count));
         }
-        self.hindered.set(whole(figures.hindered));
-        for tally in &figures.followed {
+        self.hindered.set(whole(snapshot.hindered));
+        for tally in &snapshot.followed {
             let source = ("source", tally.kind.label());
             self.sources.get_or_create(&[source]).set(whole(tally.sources));
-            for (alive, count) in [("true", tally.alive), ("false", tally.other), ("unseen", tally.unseen)] {
+            for (alive, count) in [("true", tally.alive), ("false", tally.other), ("unknown", tally.unseen)] {
                 self.followers.get_or_create(&[source, ("alive", alive)]).set(whole(count));
             }
         }
-        self.overdue.set(figures.overdue.as_secs_f64());
-        self.attachments.get_or_create(&[("what", "object")]).set(whole(figures.objects));
-        self.attachments.get_or_create(&[("what", "key")]).set(whole(figures.keys));
-        self.pending.set(whole(figures.pending));
-        self.queued.set(whole(figures.queued));
-        self.in_flight.set(whole(figures.in_flight));
-        self.since_last_response.set(figures.since_last_response.as_secs_f64());
-        self.disconnected.set(figures.disconnected.into());
+        self.overdue.set(snapshot.overdue.as_secs_f64());
+        self.attachments.get_or_create(&[("what", "object")]).set(whole(snapshot.objects));
+        self.attachments.get_or_create(&[("what", "key")]).set(whole(snapshot.keys));
+        self.pending.set(whole(snapshot.pending));
+        self.queued.set(whole(snapshot.queued));
+        self.in_flight.set(whole(snapshot.in_flight));
+        self.since_last_response.set(snapshot.since_last_response.as_secs_f64());
+        self.disconnected.set(snapshot.disconnected.into());
     }
 }
 
-/// What is watched, as `lessor_watches` names it.
-fn watched(source_watch: &SourceWatch) -> String {
+/// The kind of a source, as `lessor_watches` names it.
+fn watched_kind(source_watch: &SourceWatch) -> String {
     match source_watch.kind.resource() {
         ("", resource) => resource.to_owned(),
         (group, resource) => format!("{resource}.{group}"),
@@ -406,18 +408,18 @@ fn whole(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// What every process shows, under the names that all use.
+/// Metrics that every process has, under their usual names.
 mod process {
     use super::*;
 
     pub(super) fn register(to: &mut Registry, memory: &Gauge) {
-        let start: Seconds = Gauge::default();
+        let start: SecondsGauge = Gauge::default();
         start.set(Timestamp::now().as_duration().as_secs_f64());
-        to.register_with_unit("process_start_time", "When this process started", Unit::Seconds, start);
-        to.register_with_unit("process_resident_memory", "Memory in use", Unit::Bytes, memory.clone());
+        to.register_with_unit("process_start_time", "Start time of the process", Unit::Seconds, start);
+        to.register_with_unit("process_resident_memory", "Resident memory", Unit::Bytes, memory.clone());
     }
 
-    /// What Linux says of it; zero where nothing does.
+    /// From Linux' procfs; zero elsewhere.
     pub(super) fn resident_memory() -> i64 {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -437,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_is_shown() {
+    fn counted_actions_are_in_the_text() {
         let metrics = Metrics::new();
         metrics.count(MetricEvent::Granted);
         metrics.count(MetricEvent::Expired(Duration::from_millis(30)));
@@ -452,26 +454,26 @@ mod tests {
             "lessor_request_duration_seconds_count{verb=\"write-status\",outcome=\"ok\"} 1",
             concat!("lessor_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
         ] {
-            assert!(text.lines().any(|shown| shown == line), "{line} is missing in\n{text}");
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
         }
     }
 
     #[test]
     fn a_watch_is_in_one_state_and_recovers() {
         let metrics = Metrics::new();
-        let shown = |state: &str, count: u8| {
+        let expect = |state: &str, count: u8| {
             let line = format!("lessor_watches{{kind=\"configmaps\",state=\"{state}\"}} {count}");
-            assert!(text(&metrics).lines().any(|shown| shown == line), "{line}");
+            assert!(text(&metrics).lines().any(|found| found == line), "{line}");
         };
-        let see = |seen: Event<()>| metrics.note("configmaps", None, &seen);
-        see(Event::Failing(Failure::Forbidden("no".to_owned())));
-        shown("forbidden", 1);
-        shown("seeing", 0);
-        see(Event::Synced(ListedKeys::default()));
-        shown("seeing", 1);
-        see(Event::Failing(Failure::Other("reset".to_owned())));
-        shown("failing", 1);
-        see(Event::Resumed);
-        shown("seeing", 1);
+        let note = |event: Event<()>| metrics.note("configmaps", None, &event);
+        note(Event::Failing(Failure::Forbidden("no".to_owned())));
+        expect("forbidden", 1);
+        expect("synced", 0);
+        note(Event::Synced(ListedKeys::default()));
+        expect("synced", 1);
+        note(Event::Failing(Failure::Other("reset".to_owned())));
+        expect("failing", 1);
+        note(Event::Resumed);
+        expect("synced", 1);
     }
 }

@@ -1,4 +1,4 @@
-//! The shell of one replica: watches, requests and time on one side, the [`Replica`] on the other.
+//! One replica of the operator: a loop that feeds the [`Replica`] with what arrives, and does what it decides.
 
 pub mod admin;
 pub mod event_recorder;
@@ -6,147 +6,112 @@ pub mod metrics;
 pub mod removal_patch;
 pub mod requests;
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    future::Future,
-    net::SocketAddr,
-    time::Duration,
-};
+use std::{future::Future, net::SocketAddr, time::Duration};
 
-use http::{HeaderValue, header::USER_AGENT};
-use kube::{Client, Config, client::ClientBuilder};
+use futures::FutureExt;
+use kube::{Client, Config};
 use lessor_core::{
-    index::sources::SourceWatch,
     observation::Observation,
-    replica::{Output, Replica, Ticket},
-    request::{Request, Response},
+    replica::{Output, Replica},
     settings::Settings,
 };
 use thiserror::Error;
-use tokio::{
-    sync::mpsc,
-    task::{AbortHandle, JoinSet},
-    time::Instant,
-};
-use tracing::{Instrument, Span, field::Empty};
+use tokio::{sync::mpsc, task::JoinSet};
 
+use self::{
+    admin::{AdminState, ReplicaQuery},
+    event_recorder::EventRecorder,
+    metrics::Metrics,
+    requests::{ApiClient, RequestsInFlight},
+};
 use crate::{
-    connectivity::Connectivity,
-    runtime::{admin::Question, event_recorder::Recorder, metrics::Metrics, requests::ApiClient},
-    watch,
+    connectivity::{self, Connectivity},
+    watch::{self, source_watches::SourceWatches},
 };
 
-/// What a replica calls itself when it asks the API server.
-pub const AGENT: &str = concat!("lessor/", env!("CARGO_PKG_VERSION"));
-/// How many observations may wait. More would only be older.
-const OBSERVATIONS: usize = 256;
-/// How many are taken in before the replica acts on them.
-const BATCH: usize = 256;
-/// How long a stop may take to finish what is under way; leaving the lead comes after.
-const STOP: Duration = Duration::from_secs(2);
-/// How long one more request may take after that.
-const LEAVE: Duration = Duration::from_secs(3);
+pub use crate::connectivity::AGENT;
 
-/// Why a replica ended though nobody stopped it.
+/// The capacity of the channel of observations. Watches wait while it is full.
+const OBSERVATIONS: usize = 256;
+/// How many observations are taken in before the replica acts on them.
+const BATCH: usize = 256;
+/// How long a stopping replica may take to finish its requests. Then it resigns.
+const STOP: Duration = Duration::from_secs(2);
+/// How long it may take to resign.
+const RESIGN: Duration = Duration::from_secs(3);
+
+/// Why a replica ended before it was stopped.
 #[derive(Debug, Error)]
-pub enum Error {
-    /// The client can't be made of this configuration.
+pub enum RunError {
+    /// No client can be built from this configuration.
     #[error("can't make a client for the API server: {0}")]
     Client(#[source] kube::Error),
     /// The admin port can't be served.
     #[error("can't serve the admin port {0}: {1}")]
     Admin(SocketAddr, #[source] std::io::Error),
-    /// A task of ours died. Better no replica than one that only seems to work.
-    #[error("a task died: {0}")]
+    /// A task panicked. A replica without it would only seem to work.
+    #[error("a task failed: {0}")]
     Task(#[source] tokio::task::JoinError),
-    /// A task that never ends has ended.
-    #[error("a task that never ends has ended")]
+    /// A task ended that should run for ever.
+    #[error("a task ended that should run for ever")]
     Ended,
-}
-
-/// A client that says who it is, listens for signs of life, and doesn't retry by itself.
-///
-/// # Errors
-/// [`Error::Client`]
-pub fn client(mut config: Config, connectivity: &Connectivity) -> Result<Client, Error> {
-    // A write that the library sends again later isn't the one that was decided on.
-    config.default_retry = false;
-    // The library names nobody, and an audit log or a server under load should tell who asks.
-    config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
-    let builder = ClientBuilder::try_from(config).map_err(Error::Client)?;
-    Ok(builder.with_layer(connectivity).build())
 }
 
 /// Runs one replica until `stop`, then ends in order.
 ///
 /// # Errors
-/// [`enum@Error`], on which the process should end: another replica, or the next one, takes over.
-pub async fn run(config: Config, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), Error> {
+/// [`RunError`], on which the process should exit. Another replica takes over.
+pub async fn run(config: Config, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), RunError> {
     let connectivity = Connectivity::new();
-    let client = client(config, &connectivity)?;
+    let client = connectivity::client(config, &connectivity).map_err(RunError::Client)?;
     run_with(client, connectivity, settings, stop).await
 }
 
-/// As [`run`], with a client of the caller's own, whose requests must pass through `connectivity` and aren't retried.
+/// As [`run`], with the caller's client, which must not retry, and whose requests must pass through `connectivity`.
 ///
 /// # Errors
-/// [`enum@Error`]
+/// [`RunError`]
 pub async fn run_with(
     client: Client,
     connectivity: Connectivity,
     settings: Settings,
     stop: impl Future<Output = ()>,
-) -> Result<(), Error> {
+) -> Result<(), RunError> {
     let (sender, observations) = mpsc::channel(OBSERVATIONS);
-    let (asking, questions) = mpsc::channel(8);
+    let (query_sender, queries) = mpsc::channel(8);
     let mut background = JoinSet::new();
-    watch::start(&client, &settings, &sender, &mut background);
-    let metrics = Metrics::new();
-    let (recorder, writing) = Recorder::new(client.clone(), &settings, metrics.events());
-    background.spawn(async {
-        writing.await;
-        Ok(())
-    });
-    if let Some(address) = settings.admin_address {
-        let (metrics, connectivity) = (metrics.clone(), connectivity.clone());
-        let sources = admin::Sources { questions: asking, metrics, connectivity };
-        background.spawn(async move {
-            admin::serve(address, sources).await.map_err(|error| Error::Admin(address, error))
-        });
+    for watch in watch::all(&client, &settings, &sender) {
+        background.spawn(watch.map(Ok));
     }
-    let shell = Runtime::new(client, settings, connectivity, (recorder, metrics), background, sender);
-    shell.run(observations, questions, stop).await
-}
-
-/// What a trace shows of a request: what was asked about whom, and what came of it.
-fn span(request: &Request) -> Span {
-    let verb = request.verb();
-    tracing::debug_span!(
-        "request",
-        otel.name = verb,
-        otel.kind = "client",
-        verb,
-        lease = request.lease().map(tracing::field::display),
-        object = request.object().map(tracing::field::display),
-        outcome = Empty,
-    )
+    let metrics = Metrics::new();
+    let (recorder, writing) = EventRecorder::new(client.clone(), &settings, metrics.events());
+    background.spawn(writing.map(Ok));
+    if let Some(address) = settings.admin_address {
+        let state = AdminState {
+            queries: query_sender,
+            metrics: metrics.clone(),
+            connectivity: connectivity.clone(),
+            lease_duration: settings.lease_duration,
+        };
+        background.spawn(
+            admin::serve(address, state).map(move |served| served.map_err(|e| RunError::Admin(address, e))),
+        );
+    }
+    let source_watches = SourceWatches::new(client.clone(), sender);
+    let runtime =
+        Runtime::new(client, settings, connectivity, (recorder, metrics), background, source_watches);
+    runtime.run(observations, queries, stop).await
 }
 
 struct Runtime {
-    server: ApiClient,
-    recorder: Recorder,
-    metrics: Metrics,
     replica: Replica,
     connectivity: Connectivity,
-    requests: JoinSet<(Ticket, Response)>,
-    aborts: HashMap<Ticket, AbortHandle>,
+    requests: RequestsInFlight,
+    recorder: EventRecorder,
+    metrics: Metrics,
     /// Watches and the like. None of them ends by itself.
-    background: JoinSet<Result<(), Error>>,
-    client: Client,
-    sender: mpsc::Sender<Observation>,
-    /// Watches of what leases follow.
-    source_watches: HashMap<SourceWatch, AbortHandle>,
-    looking: JoinSet<()>,
+    background: JoinSet<Result<(), RunError>>,
+    source_watches: SourceWatches,
 }
 
 impl Runtime {
@@ -154,32 +119,28 @@ impl Runtime {
         client: Client,
         settings: Settings,
         connectivity: Connectivity,
-        (recorder, metrics): (Recorder, Metrics),
-        background: JoinSet<Result<(), Error>>,
-        sender: mpsc::Sender<Observation>,
+        (recorder, metrics): (EventRecorder, Metrics),
+        background: JoinSet<Result<(), RunError>>,
+        source_watches: SourceWatches,
     ) -> Self {
+        let api = ApiClient::new(client, settings.lessor.clone());
         Self {
-            server: ApiClient::new(client.clone(), settings.lessor.clone()),
-            recorder,
-            metrics,
             replica: Replica::new(settings),
             connectivity,
-            requests: JoinSet::new(),
-            aborts: HashMap::new(),
+            requests: RequestsInFlight::new(api, metrics.clone()),
+            recorder,
+            metrics,
             background,
-            client,
-            sender,
-            source_watches: HashMap::new(),
-            looking: JoinSet::new(),
+            source_watches,
         }
     }
 
     async fn run(
         mut self,
         mut observations: mpsc::Receiver<Observation>,
-        mut questions: mpsc::Receiver<Question>,
+        mut queries: mpsc::Receiver<ReplicaQuery>,
         stop: impl Future<Output = ()>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), RunError> {
         let mut stop = std::pin::pin!(stop);
         let mut stop_by = None;
         let mut wake_at = None;
@@ -187,7 +148,7 @@ impl Runtime {
         let mut was_ready = false;
         loop {
             if let Some(due) = wake_at {
-                self.connectivity.woke(due);
+                self.connectivity.note_wakeup(due);
             }
             let now = self.connectivity.now();
             let output = self.replica.poll(&now);
@@ -197,7 +158,7 @@ impl Runtime {
             }
             if self.replica.is_ready() && !was_ready {
                 was_ready = true;
-                tracing::info!("ready: everything has been seen once");
+                tracing::info!("ready: all initial lists are complete");
             }
             wake_at = self.replica.wake_at(&now).into_iter().chain(stop_by).min();
             let wake = async {
@@ -212,23 +173,18 @@ impl Runtime {
                     tracing::info!("stopping");
                     let now = self.connectivity.now();
                     self.replica.stop(now.mono + STOP);
-                    stop_by = Some(now.mono + STOP + LEAVE);
+                    stop_by = Some(now.mono + STOP + RESIGN);
                 }
-                Some(answered) = self.requests.join_next() => {
-                    let (ticket, answer) = match answered {
-                        Ok(answered) => answered,
-                        Err(error) if error.is_cancelled() => continue,
-                        Err(error) => return Err(Error::Task(error)),
-                    };
-                    self.aborts.remove(&ticket);
-                    self.replica.answer(ticket, answer, &self.connectivity.now());
+                Some(finished) = self.requests.next() => {
+                    let (ticket, response) = finished.map_err(RunError::Task)?;
+                    self.replica.answer(ticket, response, &self.connectivity.now());
                 }
-                // Before what watches show: as long as they list very much, that doesn't end.
-                Some(question) = questions.recv() => question(&mut self.replica),
+                // Before observations, of which a long initial list brings a steady stream.
+                Some(query) = queries.recv() => query(&mut self.replica),
                 _ = observations.recv_many(&mut batch, BATCH) => {
                     self.metrics.waiting(observations.len());
                     if let Some(newest) = batch.iter().filter_map(Observation::version).max() {
-                        self.connectivity.shown(newest);
+                        self.connectivity.note_version(newest);
                     }
                     let now = self.connectivity.now();
                     for observation in batch.drain(..) {
@@ -237,71 +193,38 @@ impl Runtime {
                     }
                 }
                 Some(ended) = self.background.join_next() => {
-                    ended.map_err(Error::Task)??;
-                    return Err(Error::Ended);
+                    ended.map_err(RunError::Task)??;
+                    return Err(RunError::Ended);
                 }
-                Some(ended) = self.looking.join_next() => match ended {
-                    // Given up by us.
-                    Err(error) if error.is_cancelled() => {}
-                    Err(error) => return Err(Error::Task(error)),
-                    Ok(()) => return Err(Error::Ended),
-                },
+                Some(ended) = self.source_watches.ended() => {
+                    ended.map_err(RunError::Task)?;
+                    return Err(RunError::Ended);
+                }
                 () = self.connectivity.reconnected() => self.replica.reconnected(&self.connectivity.now()),
                 () = wake => {}
             }
         }
     }
 
+    /// Does what the replica has decided.
     fn perform(&mut self, output: Output) {
         for ticket in output.cancelled {
-            if let Some(request) = self.aborts.remove(&ticket) {
-                request.abort();
-            }
+            self.requests.cancel(ticket);
         }
         for (ticket, request, by) in output.requests {
-            let (server, metrics) = (self.server.clone(), self.metrics.clone());
-            let by = self.connectivity.instant(by);
-            let sending = async move {
-                let (verb, sent) = (request.verb(), Instant::now());
-                let span = span(&request);
-                let answer = server.send(request, by).instrument(span.clone()).await;
-                span.record("outcome", answer.outcome());
-                metrics.request(verb, &answer, sent.elapsed());
-                (ticket, answer)
-            };
-            self.aborts.insert(ticket, self.requests.spawn(sending));
+            self.requests.send(ticket, request, self.connectivity.instant(by));
         }
         if !output.hold.is_zero() {
-            self.connectivity.hold(output.hold);
+            self.connectivity.credit_pause(output.hold);
         }
-        if let Some(source_watches) = output.source_watches {
-            self.watch_source(source_watches);
+        for closed in output.source_watches.into_iter().flat_map(|wanted| self.source_watches.set(wanted)) {
+            self.metrics.forget(&closed);
         }
         for metric_event in output.metric_events {
             self.metrics.count(metric_event);
         }
-        for notice in output.user_events {
-            self.recorder.tell(notice);
-        }
-    }
-
-    /// Watches these for sources, and no others.
-    fn watch_source(&mut self, source_watches: BTreeSet<SourceWatch>) {
-        let metrics = &self.metrics;
-        self.source_watches.retain(|source_watch, watch| {
-            let stays = source_watches.contains(source_watch);
-            if !stays {
-                watch.abort();
-                metrics.forget(source_watch);
-            }
-            stays
-        });
-        for source_watch in source_watches {
-            if !self.source_watches.contains_key(&source_watch) {
-                let watch =
-                    watch::watch_source(self.client.clone(), source_watch.clone(), self.sender.clone());
-                self.source_watches.insert(source_watch, self.looking.spawn(watch));
-            }
+        for user_event in output.user_events {
+            self.recorder.record(user_event);
         }
     }
 }
@@ -315,27 +238,30 @@ mod tests {
 
     use super::*;
 
-    /// A replica whose API server never answers, with one task in the background.
-    async fn run_beside(task: impl Future<Output = Result<(), Error>> + Send + 'static) -> Result<(), Error> {
+    /// A replica whose API server never responds, with one task in the background.
+    async fn run_beside(
+        task: impl Future<Output = Result<(), RunError>> + Send + 'static,
+    ) -> Result<(), RunError> {
         let connectivity = Connectivity::new();
-        let disconnected = service_fn(async |_: http::Request<Body>| {
+        let unresponsive = service_fn(async |_: http::Request<Body>| {
             pending::<Result<http::Response<Body>, BoxError>>().await
         });
-        let client = Client::new(connectivity.layer(disconnected), "default");
+        let client = Client::new(connectivity.layer(unresponsive), "default");
         let settings = Settings::default();
         let metrics = Metrics::new();
-        let (recorder, _) = Recorder::new(client.clone(), &settings, metrics.events());
+        let (recorder, _) = EventRecorder::new(client.clone(), &settings, metrics.events());
         let mut background = JoinSet::new();
         background.spawn(task);
         let (sender, observations) = mpsc::channel(1);
-        let shell = Runtime::new(client, settings, connectivity, (recorder, metrics), background, sender);
-        let (_asking, questions) = mpsc::channel(1);
-        shell.run(observations, questions, pending()).await
+        let sources = SourceWatches::new(client.clone(), sender);
+        let runtime = Runtime::new(client, settings, connectivity, (recorder, metrics), background, sources);
+        let (_query_sender, queries) = mpsc::channel(1);
+        runtime.run(observations, queries, pending()).await
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_replica_ends_with_its_first_task_that_dies() {
-        assert!(matches!(run_beside(async { panic!("on purpose") }).await, Err(Error::Task(_))));
-        assert!(matches!(run_beside(async { Ok(()) }).await, Err(Error::Ended)));
+    async fn a_replica_ends_when_one_of_its_tasks_ends() {
+        assert!(matches!(run_beside(async { panic!("on purpose") }).await, Err(RunError::Task(_))));
+        assert!(matches!(run_beside(async { Ok(()) }).await, Err(RunError::Ended)));
     }
 }

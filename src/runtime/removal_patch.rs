@@ -1,7 +1,7 @@
-//! The removal of members of an object of any kind, as a JSON patch that does this and nothing else.
+//! The JSON patch that removes members of an object of any kind, and changes nothing else.
 //!
-//! A merge patch, which metadata would be enough for, isn't: it makes the parents of a member that isn't there, and
-//! replaces an array on the way by an object. So the object is read, and the patch made for what it is.
+//! A merge patch would create the missing parents of a member, and replace an array on its path by an object. So the patch is
+//! made for the object as it was read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +10,12 @@ use lessor_core::{lease_object::ResourceVersion, request::RequestError};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-/// A JSON patch that removes `keys` from `object`, and the attachments of these keys, as long as `object` is the version
-/// that was decided on.
+/// A JSON patch that removes `keys` and their attachments from `object`, bound to the uid and version of the decision.
 ///
-/// A key that leads into an array stays, with its attachment: positions shift.
+/// A key that points into an array stays, with its attachment, since positions in arrays shift.
 ///
 /// # Errors
-/// [`RequestError::Conflict`] when the object is another, or another version; [`RequestError::Unremovable`] when no key can go.
+/// [`RequestError::Conflict`] if the object has another uid or version, [`RequestError::Unremovable`] if no key can be removed.
 pub fn patch(
     object: &Value,
     uid: Uuid,
@@ -25,39 +24,39 @@ pub fn patch(
     annotations: &BTreeMap<String, String>,
 ) -> Result<Value, RequestError> {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    let seen = version.to_string();
-    if text("/metadata/uid") != uid.to_string() || text("/metadata/resourceVersion") != seen {
+    let expected = version.to_string();
+    if text("/metadata/uid") != uid.to_string() || text("/metadata/resourceVersion") != expected {
         return Err(RequestError::Conflict);
     }
     let mut operations = vec![
-        // Not `test`, which fails with 422: what was edited at the same moment is a conflict.
-        json!({"op": "replace", "path": "/metadata/resourceVersion", "value": seen}),
+        // `replace` conflicts with a concurrent edit (409). `test` would fail with 422.
+        json!({"op": "replace", "path": "/metadata/resourceVersion", "value": expected}),
         json!({"op": "test", "path": "/metadata/uid", "value": uid.to_string()}),
     ];
-    let mut gone = BTreeSet::new();
-    let mut stays = Vec::new();
+    let mut removed = BTreeSet::new();
+    let mut kept = Vec::new();
     for key in keys {
         let Ok(pointer) = Pointer::parse(key.as_str()) else {
-            stays.push(key.as_str());
+            kept.push(key.as_str());
             continue;
         };
         match pointer.locate(object) {
             PointerTarget::InArray => {
-                stays.push(key.as_str());
+                kept.push(key.as_str());
                 continue;
             }
             PointerTarget::Present => operations.push(json!({"op": "remove", "path": pointer.as_str()})),
             PointerTarget::Absent => {}
         }
-        gone.insert(key.clone());
+        removed.insert(key.clone());
     }
-    if gone.is_empty() {
+    if removed.is_empty() {
         return Err(RequestError::Unremovable(format!(
-            "{} leads into an array, whose positions shift: name a member of an object instead",
-            stays.join(", ")
+            "{} points into an array, whose positions shift: name a member of an object instead",
+            kept.join(", ")
         )));
     }
-    for (annotation, value) in annotations_after(annotations, KeyForm::Pointer, &gone) {
+    for (annotation, value) in annotations_after(annotations, KeyForm::Pointer, &removed) {
         let path = format!("/metadata/annotations/{}", annotation.replace('~', "~0").replace('/', "~1"));
         operations.push(match value {
             None => json!({"op": "remove", "path": path}),
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn members_go_with_their_attachments_and_nothing_else_does() {
+    fn only_members_and_their_attachments_are_removed() {
         let patch = removal(&["/spec/a~1b", "/spec/deep/none", "/spec/none/deeper"], 7).expect("a patch");
         assert_eq!(
             patch,
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_into_an_array_stays_and_holds_up_nothing_else() {
+    fn a_member_inside_an_array_stays_and_the_others_are_removed() {
         let patch = removal(&["/spec/list/0", "/spec/deep"], 7).expect("a patch").to_string();
         assert!(patch.contains(r#""op":"remove","path":"/spec/deep""#), "{patch}");
         assert!(!patch.contains(r#""path":"/spec/list/0""#), "{patch}");

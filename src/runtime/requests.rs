@@ -1,7 +1,7 @@
-//! Sends requests to the API server, each once and within its time.
+//! Sends requests to the API server, each once and within its time limit.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
@@ -19,18 +19,88 @@ use lessor_core::{
     decide::removal::Removal,
     index::{attachments::ObjectId, sources::SourceKind},
     lease_object::{NamespacedName, ResourceVersion},
+    replica::Ticket,
     request::{FIELD_MANAGER, Request, RequestError, Response},
 };
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::{
+    task::{AbortHandle, JoinError, JoinSet},
+    time::Instant,
+};
+use tracing::{Instrument, Span, field::Empty};
 use uuid::Uuid;
 
+use super::{metrics::Metrics, removal_patch};
 use crate::{
-    runtime::removal_patch,
-    watch::source_object::{Heartbeat, PodLife},
+    connectivity::outage::describe,
+    watch::source_object::{Heartbeat, PodState},
 };
 
-/// The API server, as seen by one replica.
+/// The requests of a replica that have no response yet.
+pub struct RequestsInFlight {
+    api: ApiClient,
+    metrics: Metrics,
+    tasks: JoinSet<(Ticket, Response)>,
+    by_ticket: HashMap<Ticket, AbortHandle>,
+}
+
+impl RequestsInFlight {
+    /// No requests yet.
+    pub fn new(api: ApiClient, metrics: Metrics) -> Self {
+        Self { api, metrics, tasks: JoinSet::new(), by_ticket: HashMap::new() }
+    }
+
+    /// Sends a request, which gets a response by this time.
+    pub fn send(&mut self, ticket: Ticket, request: Request, by: Instant) {
+        let (api, metrics) = (self.api.clone(), self.metrics.clone());
+        let exchange = async move {
+            let (verb, sent) = (request.verb(), Instant::now());
+            let span = span(&request);
+            let response = api.send(request, by).instrument(span.clone()).await;
+            span.record("outcome", response.outcome());
+            metrics.request(verb, &response, sent.elapsed());
+            (ticket, response)
+        };
+        self.by_ticket.insert(ticket, self.tasks.spawn(exchange));
+    }
+
+    /// Gives a request up. It gets no response.
+    pub fn cancel(&mut self, ticket: Ticket) {
+        if let Some(task) = self.by_ticket.remove(&ticket) {
+            task.abort();
+        }
+    }
+
+    /// Waits for the next response. `None` when no request is in flight. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Result<(Ticket, Response), JoinError>> {
+        loop {
+            match self.tasks.join_next().await? {
+                Ok((ticket, response)) => {
+                    self.by_ticket.remove(&ticket);
+                    return Some(Ok((ticket, response)));
+                }
+                Err(error) if error.is_cancelled() => {}
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+/// The span of a request in a trace: what was sent about which object, and the outcome.
+fn span(request: &Request) -> Span {
+    let verb = request.verb();
+    tracing::debug_span!(
+        "request",
+        otel.name = verb,
+        otel.kind = "client",
+        verb,
+        lease = request.lease().map(tracing::field::display),
+        object = request.object().map(tracing::field::display),
+        outcome = Empty,
+    )
+}
+
+/// Translates requests of the core to the Kubernetes API.
 #[derive(Clone)]
 pub struct ApiClient {
     client: Client,
@@ -38,22 +108,21 @@ pub struct ApiClient {
 }
 
 impl ApiClient {
-    /// Uses `client` (whose own retries must be off: a request that comes late is not the one that was decided on) and
-    /// the `Lessor` of this name.
+    /// Uses the `Lessor` of this name. `client` must not retry: a decision may be obsolete by the time of a retry.
     pub fn new(client: Client, lessor: impl Into<String>) -> Self {
         Self { client, lessor: lessor.into() }
     }
 
-    /// Sends a request, and waits for its answer until `by` at most. After that nothing is sent any more: this process may
-    /// have been paused since the request was decided on.
+    /// Sends a request, and waits for its response until `by`. After `by` it sends nothing: the process may have been paused since
+    /// the decision.
     pub async fn send(&self, request: Request, by: Instant) -> Response {
-        let too_late = || Response::Refused(RequestError::NoAnswer("none in time".to_owned()));
+        let too_late = || Response::Refused(RequestError::NoAnswer("none within the time limit".to_owned()));
         if Instant::now() >= by {
             return too_late();
         }
         match tokio::time::timeout_at(by, self.exchange(request)).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => refusal(error),
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => response_of(error),
             Err(_) => too_late(),
         }
     }
@@ -107,7 +176,7 @@ impl ApiClient {
             Request::ReadSource { source } => {
                 let NamespacedName { namespace, name } = &source.name;
                 let source_state = match source.kind {
-                    SourceKind::Pod => Api::<PodLife>::namespaced(self.client.clone(), namespace)
+                    SourceKind::Pod => Api::<PodState>::namespaced(self.client.clone(), namespace)
                         .get(name)
                         .await?
                         .source_state(),
@@ -118,8 +187,11 @@ impl ApiClient {
                             .source_state()
                     }
                 };
-                let unreadable =
-                    || Response::Refused(RequestError::Invalid("it lacks what every object has".to_owned()));
+                let unreadable = || {
+                    Response::Refused(RequestError::Invalid(
+                        "it lacks metadata that every object has".to_owned(),
+                    ))
+                };
                 source_state.map_or_else(unreadable, |source_state| Response::Source(Box::new(source_state)))
             }
             Request::ReadObject { object } => {
@@ -153,7 +225,7 @@ impl ApiClient {
         })
     }
 
-    /// Reads an object as a whole, since what has to go lies outside its metadata, and removes members of it.
+    /// Reads a whole object, and removes members of it, which lie outside of its metadata.
     async fn remove_members(
         &self,
         object: &ObjectId,
@@ -184,17 +256,20 @@ impl ApiClient {
     }
 }
 
-/// What an error means for whoever asked.
-fn refusal(error: Error) -> Response {
-    let Error::Api(status) = error else {
-        return Response::Refused(RequestError::NoAnswer(error.to_string()));
+/// The response to the core for an error of the client.
+fn response_of(error: Error) -> Response {
+    let status = match error {
+        Error::Api(status) => status,
+        Error::Service(error) => return Response::Refused(RequestError::NoAnswer(describe(&*error))),
+        error => return Response::Refused(RequestError::NoAnswer(describe(&error))),
     };
     Response::Refused(match status.code {
         404 if names_an_object(&status) => return Response::Gone,
         404 => RequestError::NoSuchKind,
         409 => RequestError::Conflict,
         422 if status.message.contains(TERM_MESSAGE) => RequestError::LowerTerm,
-        401 | 403 => RequestError::Forbidden(status.message),
+        401 => RequestError::Failing(format!("it refuses the credentials: {}", status.message)),
+        403 => RequestError::Forbidden(status.message),
         429 => RequestError::Throttled(
             status
                 .details
@@ -207,7 +282,7 @@ fn refusal(error: Error) -> Response {
     })
 }
 
-/// A 404 names the object that is missing; where the kind itself is missing it names none.
+/// A 404 names the missing object. Where the kind itself is missing, it names none.
 fn names_an_object(status: &Status) -> bool {
     status.details.as_ref().is_some_and(|details| !details.name.is_empty())
 }
@@ -225,12 +300,12 @@ mod tests {
 
     const UID: Uuid = Uuid::from_u128(7);
 
-    /// What is sent for a request, as JSON.
+    /// The body that is sent for a request, as JSON.
     async fn sent(request: Request) -> Value {
         sent_to(request).await.1
     }
 
-    /// The same, and where to.
+    /// The URL and the body that are sent for a request.
     async fn sent_to(request: Request) -> (String, Value) {
         let sent = Arc::new(Mutex::new((String::new(), Value::Null)));
         let taken = Arc::clone(&sent);
@@ -252,8 +327,17 @@ mod tests {
         sent.clone()
     }
 
+    #[test]
+    fn refused_credentials_are_no_missing_right() {
+        let refused = |code| {
+            let status = Status { code, message: "no".to_owned(), ..Status::default() };
+            response_of(Error::Api(Box::new(status))).outcome()
+        };
+        assert_eq!((refused(401), refused(403)), ("failing", "forbidden"));
+    }
+
     #[tokio::test]
-    async fn a_grant_is_written_under_a_name_that_no_other_write_has() {
+    async fn a_grant_has_its_own_field_manager() {
         let lease = NamespacedName::new("shop", "cart");
         for (grants, manager) in [(true, "lessor-grant"), (false, "lessor")] {
             let lease = lease.clone();
@@ -264,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_write_is_bound_to_the_uid_and_the_version_that_it_was_decided_at() {
+    async fn a_write_is_bound_to_the_uid_and_version_of_its_decision() {
         let lease = NamespacedName::new("shop", "cart");
         let object =
             ObjectId { kind: Arc::new(Kind::config_map()), name: NamespacedName::new("shop", "cart") };
@@ -286,7 +370,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lease_that_is_deleted_in_the_end_is_the_one_that_was_released() {
+    async fn the_deletion_of_a_released_lease_is_bound_to_its_uid() {
         let delete =
             sent(Request::DeleteLease { lease: NamespacedName::new("shop", "cart"), uid: UID }).await;
         assert_eq!(delete["preconditions"], json!({"uid": UID.to_string()}));

@@ -12,24 +12,24 @@ use lessor_core::{
 
 use super::watcher::failure_of;
 
-/// How long one question to the API server about its kinds may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The time limit of one discovery.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Asks the API server for a kind.
+/// Looks up a kind at the API server.
 ///
 /// # Errors
-/// [`Failure`]: it isn't there (yet), can't be used, or the server couldn't say.
+/// [`Failure`]: the kind is not installed (yet) or unusable, or discovery failed.
 pub async fn discover(client: &Client, attachable: &Attachable) -> Result<Kind, Failure> {
     if let Some(kind) = attachable.known() {
         return Ok(kind);
     }
-    match tokio::time::timeout(PATIENCE, ask(client, attachable)).await {
+    match tokio::time::timeout(TIMEOUT, look_up(client, attachable)).await {
         Ok(found) => found,
-        Err(_) => Err(Failure::Other(format!("no answer within {PATIENCE:?} to what is served"))),
+        Err(_) => Err(Failure::Other(format!("discovery took longer than {TIMEOUT:?}"))),
     }
 }
 
-async fn ask(client: &Client, attachable: &Attachable) -> Result<Kind, Failure> {
+async fn look_up(client: &Client, attachable: &Attachable) -> Result<Kind, Failure> {
     for version in versions(client, attachable).await? {
         let listed = match attachable.group.as_str() {
             "" => client.list_core_api_resources(&version).await,
@@ -49,7 +49,7 @@ async fn ask(client: &Client, attachable: &Attachable) -> Result<Kind, Failure> 
     Err(Failure::NoSuchKind)
 }
 
-/// The versions to look into, best first.
+/// The versions to look into, the preferred one first.
 async fn versions(client: &Client, attachable: &Attachable) -> Result<Vec<String>, Failure> {
     if let Some(version) = &attachable.version {
         return Ok(vec![version.clone()]);
@@ -78,5 +78,5 @@ fn usable(resource: &APIResource) -> Result<(), Failure> {
     if missing.is_empty() {
         return Ok(());
     }
-    Err(Failure::Unusable(format!("the API server has no {} for it", missing.join(" and no "))))
+    Err(Failure::Unusable(format!("the API server doesn't serve {} for it", missing.join(" and "))))
 }

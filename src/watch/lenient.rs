@@ -1,8 +1,7 @@
-//! Objects as watches read them: of very many, and whatever form they have.
+//! Parses the objects of a watch: only the fields that count, and with an error for each object that can't be parsed.
 //!
-//! Why not as kube reads them: its guard builds a tree of the whole object, and copies it, before it reads it; and whatever
-//! holds `managedFields` as they are builds a tree of these. Where 100,000 leases are listed, that is most of the time that a
-//! start takes.
+//! kube's `DeserializeGuard` builds a tree of the whole object, and copies it, before it parses it. Its types build another tree
+//! of `managedFields`. With 100,000 leases, that took most of the time of a start.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -12,60 +11,60 @@ use lessor_api::{Lease, Lessor, lessor::LessorSpec};
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use serde_json::{Value, from_value, json};
 
-/// The object, or what can be said of one that can't be read: one bad object must not stop the watch of all.
+/// An object, or the metadata of one that can't be parsed: one bad object must not stop the watch of all.
 #[derive(Clone, Debug)]
 pub(super) struct Lenient<K>(pub(super) Result<K, Unreadable>);
 
-/// An object that can't be read.
+/// An object that can't be parsed.
 #[derive(Clone, Debug)]
 pub(super) struct Unreadable {
     /// Its metadata.
     pub(super) metadata: ObjectMeta,
-    /// Why not.
+    /// Why it can't be parsed.
     pub(super) error: String,
 }
 
-/// An object that is watched.
-pub(super) trait Readable: Resource + Sized {
-    /// Reads it, but for its metadata.
-    fn read(spec: Value, status: Value) -> serde_json::Result<Self>;
+/// A kind whose objects are parsed leniently.
+pub(super) trait LenientObject: Resource + Sized {
+    /// Parses an object without its metadata.
+    fn parse(spec: Value, status: Value) -> serde_json::Result<Self>;
 }
 
-/// There is nothing in its spec.
-impl Readable for Lessor {
-    fn read(_: Value, status: Value) -> serde_json::Result<Self> {
+/// Its spec is empty.
+impl LenientObject for Lessor {
+    fn parse(_: Value, status: Value) -> serde_json::Result<Self> {
         let spec = LessorSpec::default();
         Ok(Self { metadata: ObjectMeta::default(), spec, status: from_value(status)? })
     }
 }
 
-impl Readable for Lease {
-    fn read(spec: Value, status: Value) -> serde_json::Result<Self> {
+impl LenientObject for Lease {
+    fn parse(spec: Value, status: Value) -> serde_json::Result<Self> {
         Ok(Self { metadata: ObjectMeta::default(), spec: from_value(spec)?, status: from_value(status)? })
     }
 }
 
-/// Of other kinds only the metadata are watched.
-impl Readable for DynamicObject {
-    fn read(_: Value, _: Value) -> serde_json::Result<Self> {
+/// Of other kinds, only the metadata is watched.
+impl LenientObject for DynamicObject {
+    fn parse(_: Value, _: Value) -> serde_json::Result<Self> {
         Ok(Self { types: None, metadata: ObjectMeta::default(), data: Value::Null })
     }
 }
 
-/// What is read of any object.
+/// The fields of any object that count.
 #[derive(Deserialize)]
-struct Part {
-    metadata: Metadata,
+struct ParsedObject {
+    metadata: ParsedMetadata,
     #[serde(default)]
     spec: Value,
     #[serde(default)]
     status: Value,
 }
 
-/// What counts of the metadata.
+/// The metadata that counts.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Metadata {
+struct ParsedMetadata {
     name: Option<String>,
     namespace: Option<String>,
     uid: Option<String>,
@@ -74,36 +73,36 @@ struct Metadata {
     deletion_timestamp: Option<Time>,
     finalizers: Option<Vec<String>>,
     annotations: Option<BTreeMap<String, String>>,
-    managed_fields: Option<Vec<Writer>>,
+    managed_fields: Option<Vec<FieldWriter>>,
 }
 
-/// Somebody who wrote the object, and when. Of the fields, those of `spec` count that renew a lease.
+/// An entry of `managedFields`. Of the fields, only those of `spec` count that renew a lease.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Writer {
+struct FieldWriter {
     manager: Option<String>,
     subresource: Option<String>,
     time: Option<Time>,
     #[serde(rename = "fieldsV1")]
-    fields: Option<Fields>,
+    fields: Option<WrittenFields>,
 }
 
 #[derive(Deserialize)]
-struct Fields {
+struct WrittenFields {
     #[serde(rename = "f:spec")]
-    spec: Option<SpecFields>,
+    spec: Option<WrittenSpecFields>,
 }
 
 #[derive(Deserialize)]
-struct SpecFields {
+struct WrittenSpecFields {
     #[serde(rename = "f:renewTime")]
     renew_time: Option<IgnoredAny>,
     #[serde(rename = "f:ttlSeconds")]
     ttl_seconds: Option<IgnoredAny>,
 }
 
-impl From<Metadata> for ObjectMeta {
-    fn from(metadata: Metadata) -> Self {
+impl From<ParsedMetadata> for ObjectMeta {
+    fn from(metadata: ParsedMetadata) -> Self {
         let writers = metadata.managed_fields;
         Self {
             name: metadata.name,
@@ -120,8 +119,8 @@ impl From<Metadata> for ObjectMeta {
     }
 }
 
-impl From<Writer> for ManagedFieldsEntry {
-    fn from(writer: Writer) -> Self {
+impl From<FieldWriter> for ManagedFieldsEntry {
+    fn from(writer: FieldWriter) -> Self {
         let renews = writer.fields.and_then(|fields| fields.spec).and_then(|spec| {
             let name = match (spec.renew_time, spec.ttl_seconds) {
                 (Some(_), _) => "f:renewTime",
@@ -140,11 +139,11 @@ impl From<Writer> for ManagedFieldsEntry {
     }
 }
 
-impl<'de, K: Readable> Deserialize<'de> for Lenient<K> {
+impl<'de, K: LenientObject> Deserialize<'de> for Lenient<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Part { metadata, spec, status } = Part::deserialize(deserializer)?;
+        let ParsedObject { metadata, spec, status } = ParsedObject::deserialize(deserializer)?;
         let metadata = metadata.into();
-        Ok(Self(match K::read(spec, status) {
+        Ok(Self(match K::parse(spec, status) {
             Ok(mut object) => {
                 *object.meta_mut() = metadata;
                 Ok(object)
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_object_that_can_not_be_read_its_metadata_is_known() {
+    fn an_object_that_cannot_be_parsed_keeps_its_metadata() {
         let Ok(WatchEvent::Added(lease)) = event("\"ten\"") else { panic!("an event") };
         assert_eq!((lease.name_any(), lease.resource_version()), ("cart".to_owned(), Some("42".to_owned())));
         let error = lease.0.err().map(|unreadable| unreadable.error).unwrap_or_default();
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_object_that_can_be_read_all_is_read_that_counts() {
+    fn a_parsed_lease_has_all_fields_that_count() {
         let writer = |manager: &str, time: &str, subresource: Option<&str>, fields: serde_json::Value| {
             json!({
                 "manager": manager, "operation": "Update", "apiVersion": "lessor.dev/v1alpha1", "time": time,
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_no_event() {
+    fn text_that_is_not_json_is_an_error() {
         assert!(event("ten").is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The objects behind sources, of which only what is needed is read.
+//! The objects that leases follow, with only the fields that count.
 
 use std::borrow::Cow;
 
@@ -27,19 +27,19 @@ struct HeartbeatSpec {
 
 /// A Pod: its metadata and its phase.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct PodLife {
+pub struct PodState {
     metadata: ObjectMeta,
     #[serde(default)]
-    status: PodLifeStatus,
+    status: PodPhase,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-struct PodLifeStatus {
+struct PodPhase {
     phase: Option<String>,
 }
 
 impl Heartbeat {
-    /// What it shows; `None`: it lacks what every stored object has.
+    /// The state of the source, or `None` without the metadata that every stored object has.
     pub fn source_state(self) -> Option<SourceState> {
         let uid = uid_of(self.metadata.uid.as_deref()).ok()?;
         let recorded = Recorded::of_renewal(self.metadata.managed_fields.iter().flatten());
@@ -48,8 +48,8 @@ impl Heartbeat {
     }
 }
 
-impl PodLife {
-    /// What it shows; `None`: it lacks what every stored object has.
+impl PodState {
+    /// The state of the source, or `None` without the metadata that every stored object has.
     pub fn source_state(self) -> Option<SourceState> {
         let uid = uid_of(self.metadata.uid.as_deref()).ok()?;
         let finished = matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"));
@@ -62,7 +62,7 @@ fn source_state(meta: &ObjectMeta, status: SourceStatus) -> Option<SourceState> 
     Some(SourceState { name, version: version_of(meta.resource_version.as_deref()).ok()?, status })
 }
 
-/// Makes a type a resource of a kind that every cluster has.
+/// Implements kube's `Resource` for a kind that every cluster has.
 macro_rules! resource {
     ($type:ty, $kind:literal, $group:literal, $version:literal, $plural:literal) => {
         impl Resource for $type {
@@ -97,4 +97,4 @@ macro_rules! resource {
 }
 
 resource!(Heartbeat, "Lease", "coordination.k8s.io", "v1", "leases");
-resource!(PodLife, "Pod", "", "v1", "pods");
+resource!(PodState, "Pod", "", "v1", "pods");

@@ -1,7 +1,7 @@
-//! One watch, kept open: what it shows, and whether it shows anything at all.
+//! One watch, kept open: its events, and whether it works at all.
 //!
-//! Why not kube's own watcher: it says nothing when a watch that had failed is open again, and where nobody changes
-//! anything that is the only sign of it.
+//! kube's own watcher emits nothing when a watch that had failed is open again. Where nothing changes, that is the only sign of
+//! it.
 
 use std::{pin::pin, time::Duration};
 
@@ -15,86 +15,97 @@ use lessor_core::{
     listed_keys::ListedKeys,
     observation::{Event, Failure},
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// The server ends a watch after so many seconds, and it is opened anew: the time after which a right that was taken away
-/// is noticed at the latest.
-const LASTS: u32 = 290;
-/// How long the server may take to begin an answer.
-const OPENING: Duration = Duration::from_secs(10);
-/// How long the server may be silent while it lists what there is.
-const LISTING: Duration = Duration::from_secs(10);
-/// How long a watch may be silent: as long as it lasts, and a little for the way.
-const SILENCE: Duration = Duration::from_secs(LASTS as u64 + 10);
-/// A watch that the server ends sooner than this is opened again only after a pause.
+use crate::connectivity::outage::describe;
+
+/// The API server ends a watch after so many seconds, and it is opened again. A right that was taken away is noticed then.
+const MAX_AGE: u32 = 290;
+/// How long the API server may take to begin its response, and to send anything during the initial list. Each time that it takes
+/// longer, the watch doubles it, so that a slow API server succeeds in the end.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest that the watch waits so.
+const MAX_PATIENCE: Duration = Duration::from_secs(60);
+/// A watch counts as failing once its initial list takes longer than this, over all attempts. The attempt goes on, since it may
+/// just be a long list, but a start doesn't wait for it.
+const LISTING: Duration = Duration::from_secs(30);
+/// One attempt at the initial list is given up after this time, though the API server should have ended it by then.
+const MAX_LISTING: Duration = Duration::from_secs(MAX_AGE as u64 + 10);
+/// A watch that brings nothing for this long is opened again: its connection may be dead without a sign. The API server sends a
+/// bookmark each minute. For APIs without bookmarks, it costs one request each time, since the watch resumes.
+const SILENCE: Duration = Duration::from_secs(90);
+/// A watch that ends sooner than this is opened again only after as long a pause.
 const SHORT: Duration = Duration::from_secs(1);
-/// The annotation of the bookmark behind the last object of a list.
+/// The annotation of the bookmark after the last object of the initial list.
 const LIST_ENDS: &str = "k8s.io/initial-events-end";
 
-/// What an error of the client says about a kind.
+/// How a watch fails that gets this error.
 pub fn failure_of(error: &kube::Error) -> Failure {
     match error {
         kube::Error::Api(status) if status.code == 404 => Failure::NoSuchKind,
-        kube::Error::Api(status) if matches!(status.code, 401 | 403) => {
-            Failure::Forbidden(status.message.clone())
-        }
+        kube::Error::Api(status) if status.code == 401 => Failure::Unauthorized(status.message.clone()),
+        kube::Error::Api(status) if status.code == 403 => Failure::Forbidden(status.message.clone()),
         kube::Error::Api(status) => Failure::Other(status.message.clone()),
-        error => Failure::Other(error.to_string()),
+        kube::Error::Auth(error) => Failure::Unauthorized(describe(error)),
+        kube::Error::Service(error) => Failure::Unreachable(describe(&**error)),
+        kube::Error::HyperError(error) => Failure::Unreachable(describe(error)),
+        kube::Error::ReadEvents(error) => Failure::Unreachable(describe(error)),
+        error => Failure::Other(describe(error)),
     }
 }
 
-/// The events of one watch, until the server ends it.
-pub type Events<K> = BoxStream<'static, kube::Result<WatchEvent<K>>>;
+/// The events of one watch, until the API server ends it.
+pub type WatchEvents<K> = BoxStream<'static, kube::Result<WatchEvent<K>>>;
 
-/// Sends the request of a watch, to see everything that changes after a version; empty: from the beginning.
-pub(super) type Open<K> =
-    Box<dyn Fn(WatchParams, String) -> BoxFuture<'static, kube::Result<Events<K>>> + Send + Sync>;
+/// Sends the request of a watch from a version on, or with the initial list if that is empty.
+pub(super) type OpenWatch<K> =
+    Box<dyn Fn(WatchParams, String) -> BoxFuture<'static, kube::Result<WatchEvents<K>>> + Send + Sync>;
 
-/// What is watched, and what of it counts.
-pub(super) struct Watch<K, T> {
+/// Keeps a watch open.
+pub(super) struct Watcher<K, T> {
     /// Sends the request.
-    pub(super) open: Open<K>,
-    /// The objects to see; `None`: all.
+    pub(super) open: OpenWatch<K>,
+    /// A field selector.
     pub(super) fields: Option<String>,
-    /// Turns an object into what is shown; `None`: it can't be read, and is there all the same.
+    /// Converts an object. One that can't be parsed counts as present, and its changes are dropped.
     pub(super) read: fn(K) -> Option<T>,
-    /// Whether an object counts while all are listed. One that doesn't is as good as gone.
+    /// Whether an object of the initial list counts. One that doesn't is treated as absent.
     pub(super) counts: fn(&K) -> bool,
-    /// Whether it is a resource of our own, to be waited for. The watch of any other ends when the kind isn't there.
-    pub(super) of_our_own: bool,
+    /// Whether a missing kind is waited for. Otherwise the watch ends when the kind is uninstalled.
+    pub(super) always_installed: bool,
 }
 
-/// How the events of one opened watch ended.
-enum End {
-    /// In good order.
+/// How one opened watch ended.
+enum WatchEnd {
+    /// The API server ended it in good order.
     Ended,
-    /// The version to go on from is too old.
+    /// The version to go on from is too old (410).
     Expired,
     Failed(Failure),
-    /// Nobody listens any more.
-    Unheard,
+    /// The receiver of the events is gone.
+    Unreceived,
 }
 
-impl<K: Resource, T> Watch<K, T> {
-    /// Keeps the watch open and passes on what it shows, until `send` says that nobody listens, or the kind isn't there.
+impl<K: Resource, T> Watcher<K, T> {
+    /// Keeps the watch open and sends its events, until `send` returns false or the kind is uninstalled.
     pub(super) async fn keep<F: Future<Output = bool>>(self, send: impl Fn(Event<T>) -> F) {
-        let mut version = None;
-        let mut retry = Retry::new(self.of_our_own);
+        let mut state = WatchState::new(self.always_installed);
         loop {
             let opened_at = Instant::now();
-            let end = self.watch_once(&mut version, &mut retry, &send).await;
-            let failure = match end {
-                End::Unheard => return,
-                End::Ended | End::Expired if opened_at.elapsed() < SHORT => {
-                    sleep(SHORT).await;
-                    None
+            let failure = match self.watch_once(&mut state, &send).await {
+                WatchEnd::Unreceived => return,
+                WatchEnd::Failed(failure) => failure,
+                // Each attempt may end in good order, and none with a complete list.
+                WatchEnd::Ended | WatchEnd::Expired if state.is_list_late() => late_list(),
+                WatchEnd::Ended | WatchEnd::Expired => {
+                    if opened_at.elapsed() < SHORT {
+                        sleep(SHORT).await;
+                    }
+                    continue;
                 }
-                End::Ended | End::Expired => None,
-                End::Failed(failure) => Some(failure),
             };
-            let Some(failure) = failure else { continue };
-            let delay = retry.delay(&failure);
-            let ends = !self.of_our_own && failure == Failure::NoSuchKind;
+            let delay = state.backoff.delay(&failure);
+            let ends = !self.always_installed && failure == Failure::NoSuchKind;
             if !send(Event::Failing(failure)).await {
                 return;
             }
@@ -107,116 +118,132 @@ impl<K: Resource, T> Watch<K, T> {
 
     async fn watch_once<F: Future<Output = bool>>(
         &self,
-        version: &mut Option<String>,
-        retry: &mut Retry,
+        state: &mut WatchState,
         send: &impl Fn(Event<T>) -> F,
-    ) -> End {
+    ) -> WatchEnd {
         let params = WatchParams {
             field_selector: self.fields.clone(),
-            timeout: Some(LASTS),
+            timeout: Some(MAX_AGE),
             bookmarks: true,
-            send_initial_events: version.is_none(),
+            send_initial_events: state.version.is_none(),
             ..WatchParams::default()
         };
-        let events = match timeout(OPENING, (self.open)(params, version.clone().unwrap_or_default())).await {
+        let opened_at = Instant::now();
+        let open = (self.open)(params, state.version.clone().unwrap_or_default());
+        let events = match timeout(state.patience, open).await {
             Ok(Ok(events)) => events,
-            Ok(Err(error)) if is_expired(&error) => return expired(version),
-            Ok(Err(error)) => return End::Failed(failure_of(&error)),
-            Err(_) => return End::Failed(Failure::Other(format!("no answer within {OPENING:?}"))),
+            Ok(Err(error)) if is_expired(&error) => return expired(&mut state.version),
+            Ok(Err(error)) => return WatchEnd::Failed(failure_of(&error)),
+            Err(_) => return state.too_slow("begin its response"),
         };
-        if version.is_some() && !send(Event::Resumed).await {
-            return End::Unheard;
+        if opened_at.elapsed() < PATIENCE {
+            state.patience = PATIENCE;
+        }
+        if state.version.is_some() && !send(Event::Resumed).await {
+            return WatchEnd::Unreceived;
         }
         let mut events = pin!(events);
-        if version.is_none() {
-            match self.list(&mut events, send).await {
-                Ok(listed) => *version = Some(listed),
-                Err(end) => return end,
-            }
+        if state.version.is_none()
+            && let Err(end) = self.list(&mut events, state, send).await
+        {
+            return end;
         }
-        retry.reset();
-        match self.follow(&mut events, version, send).await {
-            End::Ended | End::Expired if !send(Event::Interrupted).await => End::Unheard,
+        state.backoff.reset();
+        match self.follow(&mut events, &mut state.version, send).await {
+            WatchEnd::Ended | WatchEnd::Expired if !send(Event::Interrupted).await => WatchEnd::Unreceived,
             end => end,
         }
     }
 
-    /// Passes on what there is, up to the bookmark behind it.
+    /// Sends the initial list, up to the bookmark after it.
     async fn list<F: Future<Output = bool>>(
         &self,
         events: &mut (impl Stream<Item = kube::Result<WatchEvent<K>>> + Unpin),
+        state: &mut WatchState,
         send: &impl Fn(Event<T>) -> F,
-    ) -> Result<String, End> {
-        let mut shown = ListedKeys::default();
+    ) -> Result<(), WatchEnd> {
+        let mut listed = ListedKeys::default();
+        let (now, was_late) = (Instant::now(), state.is_list_late());
+        let late_at = *state.listing_since.get_or_insert(now) + LISTING;
+        let mut late = (!was_late).then_some(late_at);
+        let give_up_at = now + MAX_LISTING;
         loop {
-            let event = match timeout(LISTING, events.next()).await {
-                Ok(Some(Ok(event))) => event,
-                Ok(Some(Err(error))) => return Err(End::Failed(failure_of(&error))),
-                Ok(None) => return Err(End::Ended),
-                Err(_) => {
-                    let message = format!("nothing came for {LISTING:?} while it was listed");
-                    return Err(End::Failed(Failure::Other(message)));
+            let idle_at = Instant::now() + state.patience;
+            let event = loop {
+                let until = late.into_iter().fold(idle_at.min(give_up_at), Instant::min);
+                match timeout_at(until, events.next()).await {
+                    Ok(Some(Ok(event))) => break event,
+                    Ok(Some(Err(error))) => return Err(WatchEnd::Failed(failure_of(&error))),
+                    Ok(None) => return Err(WatchEnd::Ended),
+                    Err(_) if late.take_if(|late_at| *late_at <= until).is_some() => {
+                        if !send(Event::Failing(late_list())).await {
+                            return Err(WatchEnd::Unreceived);
+                        }
+                    }
+                    Err(_) if until == give_up_at => return Err(WatchEnd::Ended),
+                    Err(_) => return Err(state.too_slow("go on with the initial list")),
                 }
             };
-            let seen = match event {
+            let event = match event {
                 WatchEvent::Bookmark(bookmark) => {
                     if !bookmark.metadata.annotations.contains_key(LIST_ENDS) {
                         continue;
                     }
-                    if !send(Event::Synced(shown)).await {
-                        return Err(End::Unheard);
+                    if !send(Event::Synced(listed)).await {
+                        return Err(WatchEnd::Unreceived);
                     }
-                    return Ok(bookmark.metadata.resource_version);
+                    state.version = Some(bookmark.metadata.resource_version);
+                    state.listing_since = None;
+                    return Ok(());
                 }
                 WatchEvent::Error(status) => {
-                    return Err(End::Failed(failure_of(&kube::Error::Api(status))));
+                    return Err(WatchEnd::Failed(failure_of(&kube::Error::Api(status))));
                 }
-                // Of what doesn't count nothing is kept, not even for the time of the list.
+                // Nothing is kept of objects that don't count.
                 WatchEvent::Added(object) | WatchEvent::Modified(object) if !(self.counts)(&object) => {
-                    let (namespace, name) = place(&object);
-                    shown.remove(namespace, name);
+                    let (namespace, name) = name_of(&object);
+                    listed.remove(namespace, name);
                     continue;
                 }
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    let (namespace, name) = place(&object);
-                    shown.insert(namespace, name);
+                    let (namespace, name) = name_of(&object);
+                    listed.insert(namespace, name);
                     (self.read)(object).map(|object| Event::Applied(Box::new(object)))
                 }
                 WatchEvent::Deleted(object) => {
-                    let (namespace, name) = place(&object);
-                    shown.remove(namespace, name);
+                    let (namespace, name) = name_of(&object);
+                    listed.remove(namespace, name);
                     (self.read)(object).map(|object| Event::Deleted(Box::new(object)))
                 }
             };
-            if let Some(seen) = seen
-                && !send(seen).await
+            if let Some(event) = event
+                && !send(event).await
             {
-                return Err(End::Unheard);
+                return Err(WatchEnd::Unreceived);
             }
         }
     }
 
-    /// Passes on what changes.
+    /// Sends the changes after the initial list.
     async fn follow<F: Future<Output = bool>>(
         &self,
         events: &mut (impl Stream<Item = kube::Result<WatchEvent<K>>> + Unpin),
         version: &mut Option<String>,
         send: &impl Fn(Event<T>) -> F,
-    ) -> End {
+    ) -> WatchEnd {
         loop {
             let event = match timeout(SILENCE, events.next()).await {
                 Ok(Some(Ok(event))) => event,
                 Ok(Some(Err(error))) if is_expired(&error) => return expired(version),
-                Ok(Some(Err(error))) => return End::Failed(failure_of(&error)),
-                Ok(None) => return End::Ended,
-                Err(_) => return End::Failed(Failure::Other("the watch has fallen silent".to_owned())),
+                Ok(Some(Err(error))) => return WatchEnd::Failed(failure_of(&error)),
+                Ok(None) | Err(_) => return WatchEnd::Ended,
             };
             let note = |version: &mut Option<String>, object: &K| {
-                if let Some(seen) = &object.meta().resource_version {
-                    *version = Some(seen.clone());
+                if let Some(current) = &object.meta().resource_version {
+                    *version = Some(current.clone());
                 }
             };
-            let seen = match event {
+            let event = match event {
                 WatchEvent::Bookmark(bookmark) => {
                     *version = Some(bookmark.metadata.resource_version);
                     continue;
@@ -226,7 +253,7 @@ impl<K: Resource, T> Watch<K, T> {
                     return if is_expired(&error) {
                         expired(version)
                     } else {
-                        End::Failed(failure_of(&error))
+                        WatchEnd::Failed(failure_of(&error))
                     };
                 }
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
@@ -238,43 +265,75 @@ impl<K: Resource, T> Watch<K, T> {
                     (self.read)(object).map(|object| Event::Deleted(Box::new(object)))
                 }
             };
-            if let Some(seen) = seen
-                && !send(seen).await
+            if let Some(event) = event
+                && !send(event).await
             {
-                return End::Unheard;
+                return WatchEnd::Unreceived;
             }
         }
     }
 }
 
-fn expired(version: &mut Option<String>) -> End {
+/// What a watch keeps between attempts to open it.
+struct WatchState {
+    /// The version to go on from.
+    version: Option<String>,
+    backoff: WatchBackoff,
+    patience: Duration,
+    /// Since when the initial list is not complete.
+    listing_since: Option<Instant>,
+}
+
+impl WatchState {
+    fn new(always_installed: bool) -> Self {
+        let backoff = WatchBackoff::new(always_installed);
+        Self { version: None, backoff, patience: PATIENCE, listing_since: None }
+    }
+
+    fn is_list_late(&self) -> bool {
+        self.listing_since.is_some_and(|since| since.elapsed() >= LISTING)
+    }
+
+    /// Waits longer next time.
+    fn too_slow(&mut self, verb: &str) -> WatchEnd {
+        self.patience = (self.patience * 2).min(MAX_PATIENCE);
+        // The same text each time, so that it is logged once.
+        WatchEnd::Failed(Failure::Other(format!("the API server takes longer than {PATIENCE:?} to {verb}")))
+    }
+}
+
+fn late_list() -> Failure {
+    Failure::Other(format!("the API server didn't complete the initial list within {LISTING:?}"))
+}
+
+fn expired(version: &mut Option<String>) -> WatchEnd {
     *version = None;
-    End::Expired
+    WatchEnd::Expired
 }
 
 fn is_expired(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 410)
 }
 
-fn place<K: Resource>(object: &K) -> (&str, &str) {
+fn name_of<K: Resource>(object: &K) -> (&str, &str) {
     let meta = object.meta();
     (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
 }
 
-/// How long to wait before what failed is tried again: soon where the server is away, since lease time stands still
-/// until it is heard again; ever more patiently where somebody has to install a kind or give a right.
-pub(super) struct Retry {
-    of_our_own: bool,
+/// The pauses between attempts to open a watch: short while the API server is unreachable, since lease time stands still until it
+/// responds; longer where an administrator has to install a kind or grant a right.
+pub(super) struct WatchBackoff {
+    always_installed: bool,
     delays: Option<backon::ExponentialBackoff>,
 }
 
-impl Retry {
-    /// For resources of our own, without which nothing goes on, or for others.
-    pub(super) fn new(of_our_own: bool) -> Self {
-        Self { of_our_own, delays: None }
+impl WatchBackoff {
+    /// Short pauses even for a missing kind, if it is `always_installed`.
+    pub(super) fn new(always_installed: bool) -> Self {
+        Self { always_installed, delays: None }
     }
 
-    /// Begins anew with short pauses.
+    /// Starts again with the shortest pause.
     pub(super) fn reset(&mut self) {
         self.delays = None;
     }
@@ -282,8 +341,8 @@ impl Retry {
     /// The next pause.
     pub(super) fn delay(&mut self, failure: &Failure) -> Duration {
         let longest = Duration::from_secs(match failure {
-            Failure::NoSuchKind | Failure::Other(_) if self.of_our_own => 1,
-            Failure::Other(_) => 5,
+            Failure::NoSuchKind | Failure::Unreachable(_) | Failure::Other(_) if self.always_installed => 1,
+            Failure::Unreachable(_) | Failure::Unauthorized(_) | Failure::Other(_) => 5,
             Failure::NoSuchKind | Failure::Forbidden(_) | Failure::Unusable(_) => 15,
         });
         let delays = self.delays.get_or_insert_with(|| {

@@ -125,7 +125,7 @@ async fn a_namespace_that_was_deleted_with_its_leases_is_freed_by_detaching_thei
     let mut detach = std::process::Command::new(env!("CARGO_BIN_EXE_lessor"));
     detach.args(["detach-finalizers", "--namespace", &release.leases_in, "--kubeconfig"]);
     let detach = detach.arg(release.cluster.kubeconfig_path()).output().expect("a program that starts");
-    assert!(success(detach).contains("off 1 leases"));
+    assert!(success(detach).contains("from 1 leases"));
     release.wait_gone("left").await;
 }
 

@@ -113,7 +113,7 @@ async fn clean(cluster: &Cluster) {
     let crds = ["get", "crd", "leases.lessor.dev", "--ignore-not-found", "--output=name"];
     if !success(kubectl(cluster, &crds).await).is_empty() {
         let mut detach = Command::new(env!("CARGO_BIN_EXE_lessor"));
-        detach.arg("detach-finalizers").arg("--kubeconfig").arg(cluster.kubeconfig_path());
+        detach.args(["detach-finalizers", "--force", "--kubeconfig"]).arg(cluster.kubeconfig_path());
         success(run(detach).await);
     }
     let crds = ["delete", "crd", "leases.lessor.dev", "lessors.lessor.dev", "--ignore-not-found"];

@@ -27,7 +27,7 @@ pub(crate) struct Process {
     pub(crate) identity: String,
     runtime: Runtime,
     wire: Wire,
-    main: JoinHandle<Result<(), runtime::Error>>,
+    main: JoinHandle<Result<(), runtime::RunError>>,
     stop: Option<oneshot::Sender<()>>,
     /// When it started, by the world's time and by its own.
     started: Duration,

@@ -68,6 +68,10 @@ pub enum Failure {
     Unusable(String),
     /// We lack the right to watch, in the server's words.
     Forbidden(String),
+    /// The API server refuses our credentials (401), in its words.
+    Unauthorized(String),
+    /// There is no connection to the API server. The runtime logs that, once for all watches.
+    Unreachable(String),
     /// Anything else.
     Other(String),
 }
@@ -75,7 +79,7 @@ pub enum Failure {
 impl Failure {
     /// Whether it may pass without anybody's help.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Other(_))
+        matches!(self, Self::Other(_) | Self::Unreachable(_) | Self::Unauthorized(_))
     }
 }
 
@@ -83,7 +87,11 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSuchKind => f.write_str("the kind is not installed"),
-            Self::Unusable(message) | Self::Forbidden(message) | Self::Other(message) => f.write_str(message),
+            Self::Unusable(message)
+            | Self::Forbidden(message)
+            | Self::Unreachable(message)
+            | Self::Other(message) => f.write_str(message),
+            Self::Unauthorized(message) => write!(f, "the API server refuses the credentials: {message}"),
         }
     }
 }

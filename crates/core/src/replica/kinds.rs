@@ -68,7 +68,8 @@ impl Replica {
         match found {
             Ok(found) => tracing::debug!(%kind, version = found.resource.version, "found"),
             Err(failure) => {
-                if self.watch_health.unknown(kind, &failure, now) {
+                let is_news = self.watch_health.unknown(kind, &failure, now);
+                if is_news && !matches!(failure, Failure::Unreachable(_)) {
                     tracing::warn!(%kind, %failure, "can't be attached, looking for it again and again");
                 }
             }
@@ -220,7 +221,8 @@ impl Complaint {
             Failure::Forbidden(_) => {
                 (FORBIDDEN, "the operator may not watch them: give it the rights that `lessor rbac` prints")
             }
-            Failure::Other(_) => ("Unavailable", "the API that serves them fails"),
+            Failure::Unauthorized(_) => ("Unauthorized", "the API server refuses the operator's credentials"),
+            Failure::Unreachable(_) | Failure::Other(_) => ("Unavailable", "the API that serves them fails"),
         };
         Self { kind: trouble.kind, reason, short, long: trouble.failure.to_string() }
     }

@@ -255,7 +255,8 @@ impl Replica {
                 }
             }
             Event::Failing(failure) => {
-                if self.watch_health.failing(&kind.name(), &scope, failure.clone(), now) {
+                let is_news = self.watch_health.failing(&kind.name(), &scope, failure.clone(), now);
+                if is_news && !matches!(failure, Failure::Unreachable(_)) {
                     tracing::warn!(%kind, %failure, "watch fails, trying again");
                 }
             }
@@ -324,6 +325,7 @@ fn note_failure(kind: &str, failure: Failure, known: &mut Option<Failure>) {
                 kind,
                 "waiting for the kind to be installed: apply the CRDs, `lessor crd | kubectl apply -f -`"
             ),
+            failure @ Failure::Unreachable(_) => tracing::debug!(kind, %failure, "watch fails, trying again"),
             failure => tracing::warn!(kind, %failure, "watch fails, trying again"),
         }
     }
