@@ -117,7 +117,7 @@ impl Connectivity {
             since_last_response: mono.saturating_sub(state.clock.last_response()),
             disconnected: state.clock.is_paused(mono),
             paused_unwritable: state.clock.paused_unwritable(mono),
-            doubted: state.clock.tentative_pause(mono),
+            tentative_pause: state.clock.tentative_pause(mono),
         }
     }
 

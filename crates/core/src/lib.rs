@@ -40,6 +40,7 @@
 //! assert_eq!(replica.wake_at(&now), None);
 //! ```
 
+mod api_seconds;
 pub mod attachable;
 pub mod budget;
 pub mod clocks;
@@ -56,6 +57,7 @@ pub mod metadata;
 pub mod metric_event;
 pub mod metrics_snapshot;
 pub mod observation;
+pub mod output;
 pub mod replica;
 pub mod request;
 pub mod settings;

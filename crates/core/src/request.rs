@@ -22,6 +22,9 @@ use crate::{
 /// The field manager under which the API server records the writes of the operator, except [grants](lessor_api::recorded::GRANT_MANAGER).
 pub const FIELD_MANAGER: &str = "lessor";
 
+/// The number of a request, so that its response finds it.
+pub type Ticket = u64;
+
 /// A request. Each write names the version that it was decided at, so that the server refuses it when anything has
 /// changed since.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
 
-use crate::{attachable::Attachable, index::sources::SourceKind, watch_health::Scope};
+use crate::{api_seconds::seconds, attachable::Attachable, index::sources::SourceKind, watch_health::Scope};
 
 /// Settings of one replica.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,6 +71,11 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// The TTL that is granted for so many seconds.
+    pub fn granted_ttl(&self, asked: i64) -> Duration {
+        seconds(asked).max(self.min_ttl).min(self.max_ttl)
+    }
+
     /// Where leases and objects are watched.
     pub fn scopes(&self) -> Vec<Scope> {
         match self.namespaces.as_slice() {

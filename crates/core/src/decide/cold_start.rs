@@ -8,8 +8,8 @@ use lease_engine::LeaseTime;
 use lessor_api::Recorded;
 
 use crate::{
+    api_seconds::{rounded_down, seconds},
     clocks::Now,
-    decide::lease::{granted_ttl, seconds, whole_seconds},
     lease_object::LeaseObject,
     lease_status::State,
     settings::Settings,
@@ -38,9 +38,9 @@ pub fn published_ttl(record: &LeaseObject) -> Option<i64> {
 /// The TTL that a lease was granted: what is published, even if this replica would have granted another. Replicas may
 /// have different settings, for a while at least, and a lease must not end before what its holder was promised.
 pub fn ttl_granted(record: &LeaseObject, settings: &Settings) -> Duration {
-    let ours = granted_ttl(record.ttl_seconds, settings);
+    let ours = settings.granted_ttl(record.ttl_seconds);
     match published_ttl(record) {
-        Some(published) if published != whole_seconds(ours) => seconds(published),
+        Some(published) if published != rounded_down(ours) => seconds(published),
         _ => ours,
     }
 }
@@ -53,10 +53,10 @@ pub fn recover(record: &LeaseObject, recorded: Recorded, now: &Now, settings: &S
     let mut ttl = ttl_granted(record, settings);
     if recorded.renewed_unseen() {
         // No primary has promised anything since: what is asked for now is granted.
-        ttl = granted_ttl(record.ttl_seconds, settings);
+        ttl = settings.granted_ttl(record.ttl_seconds);
     } else if record.status.spec_generation != Some(record.generation) {
         // Perhaps `ttlSeconds` has changed since that was published.
-        ttl = ttl.max(granted_ttl(record.ttl_seconds, settings));
+        ttl = ttl.max(settings.granted_ttl(record.ttl_seconds));
     }
     let mut last = granted_at(record, recorded).max(recorded.renewed);
     if record.follow().is_some() {
@@ -169,7 +169,7 @@ mod tests {
             since_last_response: Duration::ZERO,
             disconnected: false,
             paused_unwritable: Duration::ZERO,
-            doubted: Duration::ZERO,
+            tentative_pause: Duration::ZERO,
         };
         let Recovered { remaining, end_by, .. } = recover(&record, recorded, &now, &Settings::default());
         end_by.map_or(remaining, |end_by| remaining.min(end_by.since(now.lease))).as_secs()

@@ -11,30 +11,14 @@ use uuid::Uuid;
 
 use super::expiry::{Evidence, Expiry, Need, Obstacle, RECENT, Turn, may_end};
 use crate::{
+    api_seconds::{rounded_down, rounded_up, seconds},
     clocks::Now,
-    index::sources::Source,
+    index::{leases::Held, sources::Source},
     lease_object::LeaseObject,
     lease_status::{Followed, Grant, Released, State, StatusSnapshot},
     settings::Settings,
     unix_millis::{from_millis, millis},
 };
-
-/// What the lessor in memory says of a lease that is granted.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Held {
-    /// The TTL that is granted.
-    pub ttl: Duration,
-    /// When it ends by time; `None` while suspended without a cap.
-    pub deadline: Option<LeaseTime>,
-    /// What remains.
-    pub remaining: Duration,
-    /// What remains of the TTL, however near the cap is.
-    pub left: Duration,
-    /// For how long it has run out.
-    pub overdue: Option<Duration>,
-    /// Whether it is over however often it is renewed.
-    pub capped: bool,
-}
 
 /// What a lease follows, and how it stands with that.
 #[derive(Clone, Copy, Debug)]
@@ -288,11 +272,11 @@ impl LeaseView<'_> {
 
     /// The status of the grant.
     fn grant(&self) -> Box<StatusSnapshot> {
-        let ttl = granted_ttl(self.record.ttl_seconds, self.settings);
+        let ttl = self.settings.granted_ttl(self.record.ttl_seconds);
         let time = millis(self.now.server.unwrap_or(self.now.wall));
         let mut status = self.record.status.clone();
         status.grant = Some(Grant {
-            ttl_seconds: whole_seconds(ttl),
+            ttl_seconds: rounded_down(ttl),
             time,
             token: i64::try_from(self.record.version).unwrap_or(i64::MAX),
         });
@@ -327,7 +311,7 @@ impl LeaseView<'_> {
         status.spec_generation = Some(self.record.generation);
         status.attached = Some(self.attached);
         if let Some(grant) = &mut status.grant {
-            grant.ttl_seconds = whole_seconds(held.ttl);
+            grant.ttl_seconds = rounded_down(held.ttl);
             grant.time = self.granted_by.map_or(grant.time, |by| by.max(grant.time));
         }
         match self.following {
@@ -388,25 +372,6 @@ impl LeaseView<'_> {
     }
 }
 
-/// What is granted to whoever asks for `asked` seconds.
-pub fn granted_ttl(asked: i64, settings: &Settings) -> Duration {
-    seconds(asked).max(settings.min_ttl).min(settings.max_ttl)
-}
-
-/// Seconds of the API as a duration; what is negative is none.
-pub fn seconds(seconds: i64) -> Duration {
-    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
-}
-
-/// A duration in seconds of the API, cut.
-pub fn whole_seconds(duration: Duration) -> i64 {
-    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
-}
-
-fn rounded_up(duration: Duration) -> i64 {
-    whole_seconds(duration).saturating_add(i64::from(duration.subsec_nanos() > 0))
-}
-
 #[cfg(test)]
 mod tests {
     use k8s_openapi::jiff::Timestamp;
@@ -454,7 +419,7 @@ mod tests {
             since_last_response: Duration::ZERO,
             disconnected: false,
             paused_unwritable: Duration::ZERO,
-            doubted: Duration::ZERO,
+            tentative_pause: Duration::ZERO,
         };
         let situation = LeaseView {
             record: &record,

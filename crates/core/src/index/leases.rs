@@ -11,11 +11,9 @@ use lessor_api::Recorded;
 use uuid::Uuid;
 
 use crate::{
+    api_seconds::seconds,
     clocks::Now,
-    decide::{
-        cold_start::{self, Recovered},
-        lease::{Held, granted_ttl, seconds},
-    },
+    decide::cold_start::{self, Recovered},
     index::sources::{LeaseState, Transition, TtlChange, TtlState},
     interner::Interner,
     lease_object::LeaseObject,
@@ -38,12 +36,10 @@ pub struct Entry {
     pub nearer: bool,
     /// When a write of its status was last observed.
     pub written_at: Option<Duration>,
-    /// Whether a request for it is in flight.
-    pub in_flight: bool,
+    /// Where it waits for its next step.
+    pub pending: Pending,
     /// Whether the lessor has handed it out as expired.
     pub handed_out: bool,
-    /// Whether a refresh of its status is queued.
-    pub refreshing: bool,
     /// Whether its time runs, as far as its source decides that.
     pub ttl_state: TtlState,
     /// Whether the request that releases it was sent, bound to the version that is known. It may have been done, or be done
@@ -70,7 +66,47 @@ pub struct More {
     pub said: Option<&'static str>,
 }
 
+/// Where a lease waits for its next step: in one place at a time. Its deadline is on the engine's wheel meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Pending {
+    /// Nowhere: nothing is next until something changes.
+    #[default]
+    Idle,
+    /// For a timer.
+    Timer,
+    /// For a timer, since it has ended. A watch that recovers is a reason to look at it earlier.
+    Lingering,
+    /// For the budget of status refreshes.
+    Budget,
+    /// In the queue of work that replicas compete for.
+    Queued,
+    /// In the same queue, on the primary, for a refresh that the budget has allowed.
+    QueuedRefresh,
+    /// For the response to a request. `refresh`: whether that refreshes its status.
+    InFlight {
+        /// See above.
+        refresh: bool,
+    },
+}
+
+impl Pending {
+    /// Whether it is in the queue of work.
+    pub fn is_queued(self) -> bool {
+        matches!(self, Self::Queued | Self::QueuedRefresh)
+    }
+
+    /// Whether it waits for a response.
+    pub fn is_in_flight(self) -> bool {
+        matches!(self, Self::InFlight { .. })
+    }
+}
+
 impl Entry {
+    /// Whether nothing is attached to it any more after its end: our finalizer is gone.
+    pub fn is_released(&self) -> bool {
+        self.record.status.has_ended() && !self.record.has_finalizer
+    }
+
     /// See [`More::granted_by`].
     pub fn granted_by(&self) -> Option<i64> {
         self.more.get()?.granted_by
@@ -98,6 +134,23 @@ impl Entry {
         self.more.get()?.overran?;
         self.more.change(|more| more.overran.take())
     }
+}
+
+/// The time of a granted lease, as the engine has it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Held {
+    /// Its TTL.
+    pub ttl: Duration,
+    /// When it ends unless it is renewed; `None` while suspended without a cap.
+    pub deadline: Option<LeaseTime>,
+    /// What remains until then.
+    pub remaining: Duration,
+    /// What remains of the TTL, however near the cap is.
+    pub left: Duration,
+    /// For how long the deadline has passed.
+    pub overdue: Option<Duration>,
+    /// Whether it is over however often it is renewed: `maxLifetimeSeconds` has passed.
+    pub capped: bool,
 }
 
 /// What taking in a version of a lease changed.
@@ -226,7 +279,7 @@ impl LeaseIndex {
             cold_start::ttl_granted(new, settings)
         } else if old.ttl_seconds != new.ttl_seconds {
             // Until the primary publishes what it grants.
-            granted_ttl(new.ttl_seconds, settings)
+            settings.granted_ttl(new.ttl_seconds)
         } else {
             held.unwrap_or_else(|| cold_start::ttl_granted(new, settings))
         };
@@ -275,8 +328,7 @@ impl LeaseIndex {
             record,
             stale: false,
             written_at: None,
-            in_flight: false,
-            refreshing: false,
+            pending: Pending::Idle,
             handed_out: false,
             ttl_state: TtlState::Running,
             releasing: false,

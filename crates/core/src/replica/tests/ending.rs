@@ -312,7 +312,7 @@ fn a_lease_that_was_due_by_its_cap_has_what_was_left_of_its_ttl_when_the_cap_is_
     let ticket = play.asked.iter().find(|(_, request)| is_read(request)).expect("a look").0;
     play.answer(ticket, Response::Lease(lease));
     let uid = UID.parse().expect("a uid");
-    assert_eq!(play.replica.leases.deadline(uid), Some(LeaseTime::from_millis(10_100)));
+    assert_eq!(play.replica.leases().deadline(uid), Some(LeaseTime::from_millis(10_100)));
     play.pass(6_500);
     assert!(!play.asked.iter().any(|(_, request)| is_end(request)), "{:#?}", play.asked);
 }

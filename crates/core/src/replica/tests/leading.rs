@@ -416,7 +416,7 @@ fn an_absurd_term_stands_in_nobodys_way() {
 fn a_status_that_a_deposed_primary_did_not_bring_up_to_date_any_more_is_no_reason_to_take_over() {
     let mut play = Play::primary();
     // The server asks for patience, so its turn comes, and nothing more.
-    play.replica.patient_until = play.mono + Duration::from_secs(60);
+    play.replica.requests.throttle(play.mono + Duration::from_secs(60));
     play.see_lease(|lease| {
         granted(lease);
         lease["spec"]["ttlSeconds"] = json!(3600);
@@ -427,7 +427,7 @@ fn a_status_that_a_deposed_primary_did_not_bring_up_to_date_any_more_is_no_reaso
     let lessor = play.lessor(json!({"primary": "other_1", "term": 2}));
     play.observe(Observation::Lessor(Event::Applied(Box::new(lessor))));
     assert_eq!((play.replica.leads(), play.replica.queued()), (None, 0));
-    play.replica.patient_until = play.mono;
+    play.replica.requests.throttle(play.mono);
     play.pass(60_000);
     assert_eq!(play.asked, []);
 }
