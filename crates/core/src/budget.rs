@@ -1,8 +1,8 @@
-//! A budget: so many per second, and what was not used for a second is lost.
+//! A token bucket.
 
 use std::time::Duration;
 
-/// A token bucket that holds what one second yields, one token at least.
+/// A token bucket that holds the tokens of one second, but at least one.
 #[derive(Clone, Debug)]
 pub struct Budget {
     per_second: f64,
@@ -11,7 +11,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// `per_second` tokens; full at the start.
+    /// A full bucket, to which `per_second` tokens are added.
     pub fn new(per_second: f64) -> Self {
         Self { per_second, tokens: per_second.max(1.0), counted_at: Duration::ZERO }
     }
@@ -22,7 +22,7 @@ impl Budget {
         self.tokens = (self.tokens + passed * self.per_second).min(self.per_second.max(1.0));
     }
 
-    /// Takes one, if there is one.
+    /// Takes a token, if there is one.
     pub fn take(&mut self, now: Duration) -> bool {
         self.count(now);
         let taken = self.tokens >= 1.0;
@@ -32,14 +32,14 @@ impl Budget {
         taken
     }
 
-    /// When the next one can be taken; `None`: never.
+    /// When the next token can be taken; `None`: never.
     pub fn next_at(&mut self, now: Duration) -> Option<Duration> {
         self.count(now);
         if self.tokens >= 1.0 {
             return Some(now);
         }
         let wait = Duration::try_from_secs_f64((1.0 - self.tokens) / self.per_second).ok()?;
-        // A hair more, so that whoever wakes up then finds the token there.
+        // A little later, so that rounding doesn't wake the replica before there is a token.
         now.checked_add(wait + Duration::from_micros(100))
     }
 }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_yields_its_rate_and_saves_no_more_than_a_second() {
+    fn a_budget_saves_the_tokens_of_one_second_at_most() {
         let mut budget = Budget::new(10.0);
         let taken = |budget: &mut Budget, now| (0..100).filter(|_| budget.take(now)).count();
         assert_eq!(taken(&mut budget, Duration::ZERO), 10);
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_until_the_next_token_finds_it() {
+    fn at_the_time_of_the_next_token_it_can_be_taken() {
         let mut budget = Budget::new(3.0);
         while budget.take(Duration::ZERO) {}
         let at = budget.next_at(Duration::ZERO).expect("a time");
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_of_nothing_yields_one_and_never_another() {
+    fn a_rate_of_zero_yields_one_token() {
         let mut budget = Budget::new(0.0);
         assert!(budget.take(Duration::ZERO));
         assert_eq!(budget.next_at(Duration::from_secs(9)), None);

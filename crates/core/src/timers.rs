@@ -1,4 +1,4 @@
-//! Timers by key: each key has one at most.
+//! Timers by key, one for each key at most.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-/// Timers on the replica's clock. Trees, which take no more than what is in them, however many there once were.
+/// Timers on the replica's clock. They are kept in trees, whose memory shrinks when timers are cleared.
 #[derive(Clone, Debug)]
 pub struct Timers<K> {
     by_time: BTreeSet<(Duration, K)>,
@@ -26,14 +26,14 @@ impl<K: Hash> Hash for Timers<K> {
 }
 
 impl<K: Clone + Ord> Timers<K> {
-    /// Sets the timer of `key`, in place of the one that it has.
+    /// Sets the timer of `key`, in place of an earlier one.
     pub fn set(&mut self, key: K, at: Duration) {
         self.clear(&key);
         self.times.insert(key.clone(), at);
         self.by_time.insert((at, key));
     }
 
-    /// Sets the timer of `key` unless it has one; whether it had none.
+    /// Sets the timer of `key` unless it has one. Returns whether it had none.
     pub fn set_if_absent(&mut self, key: K, at: Duration) -> bool {
         let absent = !self.times.contains_key(&key);
         if absent {
@@ -49,12 +49,12 @@ impl<K: Clone + Ord> Timers<K> {
         }
     }
 
-    /// When the first one goes off.
+    /// When the first one is due.
     pub fn first(&self) -> Option<Duration> {
         self.by_time.first().map(|(at, _)| *at)
     }
 
-    /// Takes the first one out, if its time has come.
+    /// Takes the first one, if it is due.
     pub fn pop(&mut self, now: Duration) -> Option<K> {
         if self.first()? > now {
             return None;

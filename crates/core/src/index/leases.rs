@@ -62,8 +62,8 @@ pub struct More {
     pub confirming: Option<Duration>,
     /// The deadline at which this replica ended it, while something attached to it is still there.
     pub overran: Option<LeaseTime>,
-    /// The reason of the last Event about it, so that the Event isn't repeated.
-    pub said: Option<&'static str>,
+    /// The reason of the last warning about it, so that the warning isn't repeated.
+    pub last_warning: Option<&'static str>,
 }
 
 /// Where a lease waits for its next step: in one place at a time. Its deadline is on the engine's wheel meanwhile.
@@ -138,7 +138,7 @@ impl Entry {
 
 /// The time of a granted lease, as the engine has it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Held {
+pub struct GrantedTime {
     /// Its TTL.
     pub ttl: Duration,
     /// When it ends unless it is renewed; `None` while suspended without a cap.
@@ -583,13 +583,13 @@ impl LeaseIndex {
     }
 
     /// The state of a lease in the in-memory lessor.
-    pub fn held(&self, uid: Uuid, now: &Now) -> Option<Held> {
+    pub fn granted_time(&self, uid: Uuid, now: &Now) -> Option<GrantedTime> {
         let lease = self.lessor.lookup(uid)?;
         let overdue = lease
             .deadline
             .filter(|deadline| *deadline <= now.lease)
             .map(|deadline| now.lease.since(deadline));
-        Some(Held {
+        Some(GrantedTime {
             ttl: lease.ttl.as_duration(),
             deadline: lease.deadline,
             remaining: self.lessor.remaining(uid, now.lease)?,

@@ -148,9 +148,12 @@ impl Replica {
     /// Since when this request is due: an end since its deadline, whatever was next before.
     fn due(&mut self, uid: Uuid, request: &LeaseRequest, now: &Now) -> Duration {
         let since_deadline = match request {
-            LeaseRequest::End(_) | LeaseRequest::Confirm(_) => {
-                self.index.leases.held(uid, now).and_then(|held| held.overdue).unwrap_or_default()
-            }
+            LeaseRequest::End(_) | LeaseRequest::Confirm(_) => self
+                .index
+                .leases
+                .granted_time(uid, now)
+                .and_then(|granted| granted.overdue)
+                .unwrap_or_default(),
             _ => Duration::ZERO,
         };
         let due = now.mono.saturating_sub(since_deadline);
@@ -200,7 +203,7 @@ impl Replica {
             // A follower reads the lease before it claims the lead, and otherwise waits for its watch.
             stale: entry.stale && term.is_some(),
             inherited: is_inherited(record, term),
-            held: self.index.leases.held(uid, now),
+            granted: self.index.leases.granted_time(uid, now),
             published_deadline: entry.published_deadline,
             nearer: entry.nearer,
             granted_by: entry.granted_by(),

@@ -158,7 +158,7 @@ impl Replica {
             self.out.metric_events.push(MetricEvent::Renewed);
         }
         if let Some(entry) = self.index.leases.get_mut(&uid) {
-            entry.more.change(|more| more.said = None);
+            entry.more.change(|more| more.last_warning = None);
         }
     }
 

@@ -79,7 +79,7 @@ impl Replica {
             return;
         }
         let Some(entry) = self.index.leases.get_mut(&uid) else { return };
-        if entry.more.change(|more| more.said.replace(reason)) != Some(reason) {
+        if entry.more.change(|more| more.last_warning.replace(reason)) != Some(reason) {
             let about = About::Lease(entry.record.name.clone(), uid);
             self.notify(UserEvent::warning(about, reason, note()));
         }
