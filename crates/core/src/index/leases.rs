@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use lease_engine::{self, AboveMax, LeaseTime, Lessor, Rate};
+use lease_engine::{self, AboveMax, LeaseEngine, LeaseTime, Rate};
 use lessor_api::Recorded;
 use uuid::Uuid;
 
@@ -127,14 +127,14 @@ pub struct LeaseIndex {
     /// Those that answers say are gone, until the watch says so too: what it shows of them meanwhile is old.
     buried: HashMap<Uuid, NamespacedName>,
     namespaces: Interner,
-    lessor: Lessor<Uuid>,
+    lessor: LeaseEngine<Uuid>,
 }
 
 impl LeaseIndex {
     /// No leases.
     pub fn new(settings: &Settings) -> Self {
         // No bounds of its own: what another primary granted under other settings is held as it was granted.
-        let lessor = Lessor::new(lease_engine::Config {
+        let lessor = LeaseEngine::new(lease_engine::Config {
             above_max: AboveMax::Clamp,
             expiry_rate: Some(Rate::new(settings.expiry_rate, settings.expiry_rate)),
             ..lease_engine::Config::default()
@@ -547,7 +547,7 @@ fn expect<T>(record: &LeaseObject, result: Result<T, lease_engine::Error>) {
 }
 
 /// Lets the time of a lease stand still or run: as its holder wants it, and as what it follows has it.
-fn stand(lessor: &mut Lessor<Uuid>, entry: &Entry, now: &Now) {
+fn stand(lessor: &mut LeaseEngine<Uuid>, entry: &Entry, now: &Now) {
     let uid = entry.record.uid;
     if entry.standing == Standing::Kept {
         // As long as the source lives, nothing of the TTL is used up.
@@ -561,17 +561,17 @@ fn stand(lessor: &mut Lessor<Uuid>, entry: &Entry, now: &Now) {
 }
 
 /// Forgets a lease; nothing is attached to it here, and it doesn't matter whether there was one.
-fn forget(lessor: &mut Lessor<Uuid>, uid: Uuid) {
+fn forget(lessor: &mut LeaseEngine<Uuid>, uid: Uuid) {
     let _ = lessor.revoke(uid);
 }
 
 /// Undoes that a lease was handed out, if it is still held at all.
-fn take_back(lessor: &mut Lessor<Uuid>, uid: Uuid) {
+fn take_back(lessor: &mut LeaseEngine<Uuid>, uid: Uuid) {
     let _ = lessor.take_back(uid);
 }
 
 /// Puts a lease that was granted just now into the lessor.
-fn grant(lessor: &mut Lessor<Uuid>, record: &LeaseObject, now: &Now, settings: &Settings) {
+fn grant(lessor: &mut LeaseEngine<Uuid>, record: &LeaseObject, now: &Now, settings: &Settings) {
     let ttl = cold_start::ttl_granted(record, settings);
     expect(record, lessor.grant(record.uid, ttl.into(), now.lease));
     let cap = record.max_lifetime_seconds().map(|lifetime| now.lease + seconds(lifetime));
@@ -583,7 +583,7 @@ fn grant(lessor: &mut Lessor<Uuid>, record: &LeaseObject, now: &Now, settings: &
 
 /// Puts a lease into the lessor that was granted before this replica knew of it.
 fn restore(
-    lessor: &mut Lessor<Uuid>,
+    lessor: &mut LeaseEngine<Uuid>,
     record: &LeaseObject,
     recorded: Recorded,
     now: &Now,
