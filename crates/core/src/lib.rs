@@ -44,7 +44,6 @@
 
 mod api_seconds;
 pub mod attachable;
-pub mod budget;
 pub mod clocks;
 pub mod decide;
 pub mod index;
@@ -64,7 +63,6 @@ pub mod replica;
 pub mod request;
 pub mod settings;
 pub mod sparse;
-pub mod timers;
 mod unix_millis;
 pub mod user_event;
 pub mod watch_health;

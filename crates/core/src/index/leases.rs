@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use lease_engine::{self, AboveMax, LeaseTime, Lessor, Rate};
+use lease_engine::{self, AboveMax, LeaseEngine, LeaseTime, Rate};
 use lessor_api::Recorded;
 use uuid::Uuid;
 
@@ -181,14 +181,14 @@ pub struct LeaseIndex {
     /// Leases that a response reported as gone, until the watch confirms it. What the watch reports of them before is outdated.
     unconfirmed: HashMap<Uuid, NamespacedName>,
     namespaces: Interner,
-    lessor: Lessor<Uuid>,
+    lessor: LeaseEngine<Uuid>,
 }
 
 impl LeaseIndex {
     /// No leases.
     pub fn new(settings: &Settings) -> Self {
         // Without bounds of its own: a TTL that another primary granted under other settings stays as granted.
-        let lessor = Lessor::new(lease_engine::Config {
+        let lessor = LeaseEngine::new(lease_engine::Config {
             above_max: AboveMax::Clamp,
             expiry_rate: Some(Rate::new(settings.expiry_rate, settings.expiry_rate)),
             ..lease_engine::Config::default()
@@ -611,7 +611,7 @@ fn expect<T>(record: &LeaseObject, result: Result<T, lease_engine::Error>) {
 }
 
 /// Pauses or resumes the TTL of a lease, by `spec.suspend` and by its source.
-fn set_running(lessor: &mut Lessor<Uuid>, entry: &Entry, now: &Now) {
+fn set_running(lessor: &mut LeaseEngine<Uuid>, entry: &Entry, now: &Now) {
     let uid = entry.record.uid;
     if entry.ttl_state == TtlState::Full {
         // As long as the source lives, nothing of the TTL is used up.
@@ -625,17 +625,17 @@ fn set_running(lessor: &mut Lessor<Uuid>, entry: &Entry, now: &Now) {
 }
 
 /// Forgets a lease; nothing is attached to it here, and it doesn't matter whether there was one.
-fn forget(lessor: &mut Lessor<Uuid>, uid: Uuid) {
+fn forget(lessor: &mut LeaseEngine<Uuid>, uid: Uuid) {
     let _ = lessor.revoke(uid);
 }
 
 /// Undoes that a lease was handed out, if the lessor still has it.
-fn take_back(lessor: &mut Lessor<Uuid>, uid: Uuid) {
+fn take_back(lessor: &mut LeaseEngine<Uuid>, uid: Uuid) {
     let _ = lessor.take_back(uid);
 }
 
 /// Adds a lease to the lessor that was just granted.
-fn grant(lessor: &mut Lessor<Uuid>, record: &LeaseObject, now: &Now, settings: &Settings) {
+fn grant(lessor: &mut LeaseEngine<Uuid>, record: &LeaseObject, now: &Now, settings: &Settings) {
     let ttl = cold_start::ttl_granted(record, settings);
     expect(record, lessor.grant(record.uid, ttl.into(), now.lease));
     let cap = record.max_lifetime_seconds().map(|lifetime| now.lease + seconds(lifetime));
@@ -647,7 +647,7 @@ fn grant(lessor: &mut Lessor<Uuid>, record: &LeaseObject, now: &Now, settings: &
 
 /// Adds a lease to the lessor that was granted before this replica observed it.
 fn restore(
-    lessor: &mut Lessor<Uuid>,
+    lessor: &mut LeaseEngine<Uuid>,
     record: &LeaseObject,
     recorded: Recorded,
     now: &Now,

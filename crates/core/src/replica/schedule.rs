@@ -6,9 +6,10 @@ use std::{
     time::Duration,
 };
 
+use lease_engine::{Rate, Timers};
 use uuid::Uuid;
 
-use crate::{budget::Budget, index::attachments::ObjectId, metadata::NamespacedName, timers::Timers};
+use crate::{index::attachments::ObjectId, metadata::NamespacedName};
 
 /// What a timer is for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,7 +30,7 @@ pub(super) struct Schedule {
     /// not cost a look at all leases.
     lingering: BTreeSet<Uuid>,
     /// How many refreshes of status may be written.
-    budget: Budget,
+    budget: Rate,
     /// The leases that wait for that budget, each with the time since when.
     refreshes: Timers<Uuid>,
     /// When sources may be read again, after a failure.
@@ -42,7 +43,7 @@ impl Schedule {
         Self {
             timers: Timers::default(),
             lingering: BTreeSet::new(),
-            budget: Budget::new(status_rate),
+            budget: Rate::per_second(status_rate),
             refreshes: Timers::default(),
             read_sources_at: Duration::ZERO,
         }
@@ -98,7 +99,7 @@ impl Schedule {
 
     /// Lets a lease wait for the budget. Returns whether it has to wait longer than until now; `None`: the budget is zero.
     pub(super) fn await_refresh(&mut self, uid: Uuid, now: Duration) -> Option<bool> {
-        let at = self.budget.next_at(now)?;
+        let at = self.budget.next()?;
         Some(self.refreshes.set_if_absent(uid, now) && at > now)
     }
 
@@ -117,13 +118,13 @@ impl Schedule {
 
     /// A refresh is being written.
     pub(super) fn spend_refresh(&mut self, now: Duration) {
-        self.budget.take(now);
+        self.budget.take(1, now);
     }
 
     /// When the next refresh may be written, if a lease waits for that.
     pub(super) fn refresh_at(&mut self, now: Duration) -> Option<Duration> {
         self.refreshes.first()?;
-        self.budget.next_at(now)
+        self.budget.next().map(|at| at.max(now))
     }
 
     // --- Sources -------------------------------------------------------------------------------------------------
