@@ -63,9 +63,9 @@ pub fn recover(record: &LeaseObject, recorded: Recorded, now: &Now, settings: &S
         // Its source may have kept it alive until its status was last written. If it still does, a watch or a read will show it.
         last = last.max(recorded.published);
     }
-    let slack = RESOLUTION + settings.max_clock_skew;
+    let slack = RESOLUTION.saturating_add(settings.max_clock_skew);
     let mut remaining = match (last, now.server) {
-        (Some(last), Some(server)) => (ttl + slack).saturating_sub(elapsed(last, server)),
+        (Some(last), Some(server)) => ttl.saturating_add(slack).saturating_sub(elapsed(last, server)),
         _ => ttl,
     };
     let was_suspended = record.status.state() == Some(State::Suspended);
@@ -95,7 +95,13 @@ pub fn end_by(record: &LeaseObject, recorded: Recorded, now: &Now, settings: &Se
         (Some(granted), Some(server)) => elapsed(granted, server),
         _ => Duration::ZERO,
     };
-    Some(now.lease + (lifetime + RESOLUTION + settings.max_clock_skew).saturating_sub(lived))
+    Some(
+        now.lease
+            + lifetime
+                .saturating_add(RESOLUTION)
+                .saturating_add(settings.max_clock_skew)
+                .saturating_sub(lived),
+    )
 }
 
 fn elapsed(from: Timestamp, to: Timestamp) -> Duration {

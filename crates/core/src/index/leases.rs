@@ -190,7 +190,7 @@ impl LeaseIndex {
         // Without bounds of its own: a TTL that another primary granted under other settings stays as granted.
         let lessor = LeaseEngine::new(lease_engine::Config {
             above_max: AboveMax::Clamp,
-            expiry_rate: Some(Rate::new(settings.expiry_rate, settings.expiry_rate)),
+            expiry_rate: Some(Rate::per_second(settings.expiry_rate.get().into())),
             ..lease_engine::Config::default()
         });
         Self {
@@ -255,7 +255,7 @@ impl LeaseIndex {
             let releasing = std::mem::take(&mut entry.releasing);
             change.released = old.status.released() != new.status.released() || releasing;
             if change.ended {
-                entry.more.change(|more| more.linger_until = Some(now.mono + settings.linger));
+                entry.more.change(|more| more.linger_until = Some(now.mono.saturating_add(settings.linger)));
                 forget(&mut self.lessor, uid);
             }
             return change;
@@ -321,7 +321,7 @@ impl LeaseIndex {
         }
         record.name.namespace = self.namespaces.intern(&record.name.namespace);
         self.by_name.insert(record.name.clone(), uid);
-        let linger_until = ended.then(|| now.mono + settings.linger);
+        let linger_until = ended.then(|| now.mono.saturating_add(settings.linger));
         let entry = Entry {
             published_deadline: cold_start::published_deadline(&record, now),
             nearer: false,
@@ -570,6 +570,15 @@ impl LeaseIndex {
     /// The first lease that is due by `time`, and its deadline, whoever is primary.
     pub fn first_due(&mut self, time: LeaseTime) -> Option<(Uuid, LeaseTime)> {
         self.lessor.overdue(time)
+    }
+
+    /// The earliest deadline that has passed, of a lease that has not ended: those that were handed out included. Looks at all
+    /// leases.
+    pub fn overdue_since(&mut self, now: &Now) -> Option<LeaseTime> {
+        let waiting = self.lessor.overdue(now.lease).map(|(_, deadline)| deadline);
+        let handed_out = self.iter().filter(|(_, entry)| entry.handed_out);
+        let deadlines = handed_out.filter_map(|(uid, _)| self.lessor.deadline(*uid));
+        deadlines.filter(|deadline| *deadline <= now.lease).chain(waiting).min()
     }
 
     /// No lease is due before this; for the primary, none is handed out before.

@@ -76,7 +76,7 @@ impl Replica {
     pub(super) fn probe(&mut self, now: &Now) {
         if self.probe_at(now).is_some_and(|at| at <= now.mono) {
             self.liveness.probed(now);
-            self.send(Purpose::Probe, Request::ReadLessor, now.mono + self.settings.lease_duration, now);
+            self.send(Purpose::Probe, Request::ReadLessor, self.time_limit(now), now);
         }
     }
 
@@ -196,6 +196,11 @@ impl Replica {
             entry.releasing |= matches!(step, NextStep::Send(LeaseRequest::RemoveFinalizer));
         }
         Some((Purpose::Lease(uid, action), request))
+    }
+
+    /// When a request fails that isn't answered.
+    pub(super) fn time_limit(&self, now: &Now) -> Duration {
+        now.mono.saturating_add(self.settings.lease_duration)
     }
 
     /// Sends a request that fails unless it is answered by `by`.

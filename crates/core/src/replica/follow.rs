@@ -233,7 +233,7 @@ impl Replica {
                 self.index.sources.read_later(source);
                 continue;
             }
-            self.send(Purpose::Source, read(&source), now.mono + self.settings.lease_duration, now);
+            self.send(Purpose::Source, read(&source), self.time_limit(now), now);
         }
     }
 
@@ -321,7 +321,7 @@ impl Replica {
     pub(super) fn reads_source(&mut self, uid: Uuid, request: &Request, now: &Now) {
         self.index.leases.set_confirming(uid, Some(now.mono));
         if let Some(source) = source_of(request) {
-            let (since, by) = (now.mono.saturating_sub(2 * RECENT), now.mono + self.settings.lease_duration);
+            let (since, by) = (now.mono.saturating_sub(2 * RECENT), self.time_limit(now));
             self.index.sources.read_sent(&source, since, by);
         }
     }

@@ -65,25 +65,19 @@ impl Index {
     }
 
     /// Why objects that are attached to an ended lease remain: a reason for its condition, and a message for users.
-    pub(super) fn hindrance(&self, lease: &NamespacedName) -> Option<(&'static str, String)> {
-        let is_retried = |object: &Object| object.hindrance().is_some_and(|it| it.retry_at.is_some());
-        let objects = || self.attachments.of(lease);
-        let reason = if objects().any(|(_, object)| is_retried(object)) { RETRYING } else { HINDERED };
-        let message = |(id, object): (&ObjectId, &Object)| {
-            let is_whole = object.whole.as_ref().is_some_and(|name| name.as_str() == &*lease.name);
-            if object.deleting && is_whole {
-                return Some(format!("{id} is being deleted and waits for finalizers of its own"));
+    fn hindrance(&self, lease: &NamespacedName) -> Option<(&'static str, String)> {
+        let hindered = self.attachments.hindered(lease, LISTED);
+        let message = |(id, object): &(&ObjectId, &Object)| match object.hindrance() {
+            Some(hindrance) if !object.waits_for_finalizers(&lease.name) => {
+                format!("{id}: {}", hindrance.message)
             }
-            Some(format!("{id}: {}", object.hindrance()?.message))
+            _ => format!("{id} is being deleted and waits for finalizers of its own"),
         };
-        let mut messages: Vec<String> = objects().filter_map(message).collect();
-        // Sorted, so that the order of the index causes no write.
-        messages.sort();
-        let more = messages.len().saturating_sub(LISTED);
-        messages.truncate(LISTED);
-        if more > 0 {
-            messages.push(format!("and {more} more"));
+        let mut messages: Vec<String> = hindered.first.iter().map(message).collect();
+        if hindered.count > messages.len() {
+            messages.push(format!("and {} more", hindered.count - messages.len()));
         }
+        let reason = if hindered.retried { RETRYING } else { HINDERED };
         (!messages.is_empty()).then(|| (reason, messages.join("; ")))
     }
 

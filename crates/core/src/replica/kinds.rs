@@ -127,14 +127,18 @@ impl Replica {
     /// Discovery has found a kind, or has failed to.
     pub(super) fn observe_kind(&mut self, kind: &KindName, found: Result<Arc<Kind>, Failure>, now: &Now) {
         let attachments = &mut self.index.attachments;
-        let affected = match &found {
+        let (objects, leases) = match &found {
             Ok(found) => attachments.forget_kind(kind, Some(found)),
             // Its objects are gone with it.
             Err(Failure::NoSuchKind) => attachments.forget_kind(kind, None),
-            Err(_) => Vec::new(),
+            Err(_) => Default::default(),
         };
-        for lease in affected {
-            self.enqueue_name(&lease, now);
+        // Work that is left for an object of a kind that isn't served can't be done, and a follower would take no other over.
+        for id in &objects {
+            self.enqueue_object(id, now);
+        }
+        for lease in &leases {
+            self.enqueue_name(lease, now);
         }
         match found {
             Ok(found) => tracing::debug!(%kind, version = found.resource.version, "kind found"),
@@ -156,10 +160,10 @@ impl Replica {
     /// An object of this kind was removed: others for which the right was missing can perhaps be removed too.
     pub(super) fn removal_allowed(&mut self, kind: &Kind, now: &Now) {
         for id in self.reporting.kinds.take_forbidden(kind) {
-            let Some(object) = self.index.attachments.get_mut(&id) else { continue };
+            let Some(object) = self.index.attachments.get(&id) else { continue };
             if let Some(hindrance) = object.hindrance().filter(|hindrance| hindrance.reason == FORBIDDEN) {
                 let hindrance = Hindrance { retry_at: Some(now.mono), ..hindrance.clone() };
-                object.hinder(hindrance);
+                self.index.attachments.hinder(&id, hindrance);
                 self.enqueue_object(&id, now);
             }
         }
@@ -207,7 +211,7 @@ impl Replica {
         let status = json!({"conditions": conditions});
         let request = Request::WriteLessor { version: lessor.version, status };
         report.in_flight = true;
-        self.send(Purpose::KindsCondition, request, now.mono + self.settings.lease_duration, now);
+        self.send(Purpose::KindsCondition, request, self.time_limit(now), now);
     }
 
     /// The write of the condition was answered.

@@ -183,10 +183,13 @@ impl Replica {
         self.leadership.highest_term()
     }
 
-    /// For how long the first lease that is due has been due; zero: none is.
+    /// For how long the first lease that is due has been due; zero: none is, or this is a dry run.
     pub fn overdue(&mut self, now: &Now) -> Duration {
-        let first = self.index.leases.first_due(now.lease);
-        first.map_or(Duration::ZERO, |(_, deadline)| now.lease.since(deadline))
+        if self.settings.dry_run {
+            return Duration::ZERO;
+        }
+        let first = self.index.leases.overdue_since(now);
+        first.map_or(Duration::ZERO, |deadline| now.lease.since(deadline))
     }
 
     /// How many leases and objects have work that is queued or in flight.

@@ -324,7 +324,7 @@ impl Replica {
                     self.out.user_events.push(UserEvent::warning(about, "Hindered", note));
                 }
             }
-            object.hinder(hindrance);
+            self.index.attachments.hinder(id, hindrance);
             if is_forbidden {
                 self.reporting.kinds.removal_forbidden(id);
             }

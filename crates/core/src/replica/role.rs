@@ -30,7 +30,7 @@ impl Replica {
     /// The same, after the response to a request that was sent at `sent_at`.
     fn elect_since(&mut self, step: ElectionStep, sent_at: Duration, now: &Now) {
         // A request that gets no response must leave the time for another before followers take over.
-        let by = now.mono + self.settings.lease_duration / 2;
+        let by = now.mono.saturating_add(self.settings.lease_duration / 2);
         match step {
             ElectionStep::Send(request) => {
                 if let Request::WriteLessor { .. } = request {
@@ -112,7 +112,7 @@ impl Replica {
             (Work::Object(id), _) => self.remove_object(id, None, now),
         }
         if let Some(next) = self.also_to_check(work, request, now) {
-            self.send(Purpose::Check(work.clone()), next, now.mono + self.settings.lease_duration, now);
+            self.send(Purpose::Check(work.clone()), next, self.time_limit(now), now);
             return;
         }
         let undone = match work {

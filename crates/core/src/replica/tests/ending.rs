@@ -2,6 +2,16 @@
 
 use super::*;
 
+/// Lets the time of a lease of 10 s pass that was granted just now, up to the request that commits its end.
+fn end(play: &mut Play) -> Ticket {
+    play.pass(9_990);
+    let ticket = play.ask(|request| matches!(request, Request::WriteLessor { .. }));
+    let lessor = play.lessor(json!({"primary": ME, "term": 1}));
+    play.answer(ticket, Response::Lessor(Box::new(lessor)));
+    play.pass(10);
+    play.ask(|request| matches!(request, Request::WriteStatus { .. }))
+}
+
 #[test]
 fn an_end_is_committed_at_its_deadline_and_at_the_version_it_was_decided_at() {
     let mut play = Play::primary();
@@ -413,4 +423,71 @@ fn nothing_ends_before_a_write_was_accepted_that_was_sent_shortly_before_its_dea
     let lessor = play.lessor(json!({"primary": ME, "term": 1}));
     play.answer(ticket, Response::Lessor(Box::new(lessor)));
     play.ask(|request| matches!(request, Request::WriteStatus { .. }));
+}
+
+#[test]
+fn what_was_queued_for_a_kind_that_is_not_served_any_more_is_dropped() {
+    let mut play = Play::follower();
+    play.see_map("x", json!({"lessor.dev/lease": "cart"}));
+    play.see_lease(ended);
+    assert_eq!(play.replica.queued(), 1, "the removal");
+    let kind = Kind::config_map().name();
+    play.observe(Observation::Kind(kind, Err(Failure::NoSuchKind)));
+    play.pass(100);
+    assert_eq!(play.replica.queued(), 0);
+}
+
+#[test]
+fn the_removal_of_many_objects_of_one_lease_takes_linear_time() {
+    const OBJECTS: usize = 20_000;
+    let mut play = Play::primary();
+    for index in 0..OBJECTS {
+        play.see_map(&format!("map-{index}"), json!({"lessor.dev/lease": "cart"}));
+    }
+    // This takes a fraction of a second. A look at all objects for each removal takes half a minute.
+    let start = std::time::Instant::now();
+    play.see_lease(ended);
+    let mut removed = 0;
+    while let Some((ticket, _)) =
+        play.asked.iter().find(|(_, request)| matches!(request, Request::Remove { .. }))
+    {
+        play.answer(*ticket, Response::Deleted);
+        removed += 1;
+    }
+    assert_eq!(removed, OBJECTS);
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_primary_that_can_not_end_a_lease_reports_it_as_overdue() {
+    let mut play = Play::primary();
+    grant(&mut play);
+    let ticket = end(&mut play);
+    play.mono += Duration::from_millis(700);
+    play.answer(ticket, Response::Refused(RequestError::Forbidden("no".to_owned())));
+    let now = play.now();
+    assert_eq!(play.replica.overdue(&now), Duration::from_millis(700));
+}
+
+#[test]
+fn the_largest_expiry_rate_and_times_are_as_good_as_none() {
+    let mut play = Play::primary();
+    let settings = Settings {
+        expiry_rate: std::num::NonZeroU32::MAX,
+        linger: Duration::MAX,
+        start_grace: Duration::MAX,
+        max_clock_skew: Duration::MAX,
+        pending_warning: Duration::MAX,
+        ..play.replica.settings.clone()
+    };
+    play.replica.index.leases = LeaseIndex::new(&settings);
+    play.replica.index.leases.promote();
+    play.replica.settings = settings;
+    grant(&mut play);
+    let ticket = end(&mut play);
+    let lease = play.lease(ended);
+    play.answer(ticket, Response::Lease(lease));
+    play.see_map("pending", json!({"lessor.dev/lease": "other"}));
+    play.pass(60_000);
+    assert_eq!(play.asked, [], "it lingers for ever");
 }
