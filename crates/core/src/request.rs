@@ -128,6 +128,16 @@ impl Request {
         }
     }
 
+    /// The version of the lease or `Lessor` that it writes.
+    pub fn version(&self) -> Option<ResourceVersion> {
+        match self {
+            Self::WriteLessor { version, .. }
+            | Self::SetFinalizers { version, .. }
+            | Self::WriteStatus { version, .. } => Some(*version),
+            _ => None,
+        }
+    }
+
     /// The attached object that it reads or writes.
     pub fn object(&self) -> Option<&ObjectId> {
         match self {

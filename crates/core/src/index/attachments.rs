@@ -108,12 +108,19 @@ struct More {
     keys: BTreeMap<Key, LeaseName>,
     problems: Vec<String>,
     hindrance: Option<Hindrance>,
+    /// Whether a removal bound to this version has met a conflict.
+    conflicted: bool,
     /// Our annotations, as they stand, where keys are attached: needed to write what remains of them.
     annotations: BTreeMap<String, String>,
 }
 
-static NO_MORE: More =
-    More { keys: BTreeMap::new(), problems: Vec::new(), hindrance: None, annotations: BTreeMap::new() };
+static NO_MORE: More = More {
+    keys: BTreeMap::new(),
+    problems: Vec::new(),
+    hindrance: None,
+    conflicted: false,
+    annotations: BTreeMap::new(),
+};
 
 /// What taking in a version of an object changed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -410,7 +417,7 @@ impl Object {
         if attachments.keys.is_empty() {
             annotations = BTreeMap::new();
         }
-        let more = Sparse::new(More { keys: attachments.keys, problems, hindrance: None, annotations });
+        let more = Sparse::new(More { keys: attachments.keys, problems, annotations, ..More::default() });
         Ok(Self {
             uid: uid_of(meta.uid.as_deref())?,
             version,
@@ -449,6 +456,11 @@ impl Object {
     /// Why it can't be removed.
     pub fn hindrance(&self) -> Option<&Hindrance> {
         self.more().hindrance.as_ref()
+    }
+
+    /// Notes that a removal bound to this version has met a conflict. Returns whether one had before: then the object hasn't changed.
+    pub fn note_conflict(&mut self) -> bool {
+        self.more.change(|more| std::mem::replace(&mut more.conflicted, true))
     }
 
     /// Whether it is being deleted with the lease of this name, and waits for finalizers of other controllers.

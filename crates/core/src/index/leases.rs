@@ -62,6 +62,8 @@ pub struct More {
     pub confirming: Option<Duration>,
     /// The deadline at which this replica ended it, while something attached to it is still there.
     pub overran: Option<LeaseTime>,
+    /// The version at which a request has met a conflict.
+    pub conflict_at: Option<u64>,
     /// The reason of the last warning about it, so that the warning isn't repeated.
     pub last_warning: Option<&'static str>,
 }

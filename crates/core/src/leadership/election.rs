@@ -138,12 +138,14 @@ pub struct Election {
     stage: Stage,
     /// The term of the claim in flight.
     claiming: Term,
+    /// The version at which a write of this election has met a conflict.
+    conflict_at: Option<ResourceVersion>,
 }
 
 impl Election {
     /// Elections under this name.
     pub fn new(identity: impl Into<String>) -> Self {
-        Self { identity: identity.into(), known: None, stage: Stage::Idle, claiming: 0 }
+        Self { identity: identity.into(), known: None, stage: Stage::Idle, claiming: 0, conflict_at: None }
     }
 
     /// The `Lessor` as last observed.
@@ -164,7 +166,7 @@ impl Election {
                 (known.version, &known.status.primary, known.status.term, known.status.paused_milliseconds)
             })
             .hash(state);
-        (&self.stage, self.claiming).hash(state);
+        (&self.stage, self.claiming, self.conflict_at).hash(state);
     }
 
     /// Applies a version of our `Lessor`. Returns its holder and term, if the version is newer than the known one.
@@ -200,6 +202,7 @@ impl Election {
     /// new one.
     pub fn prove(&mut self, term: Term, statement: &Statement) -> ElectionStep {
         self.stage = Stage::Proving(term);
+        self.conflict_at = None;
         self.write_proof(term, statement)
     }
 
@@ -207,6 +210,7 @@ impl Election {
     pub fn claim(&mut self, term: Term, reason: Reason<Work>) -> ElectionStep {
         let before = self.known.as_ref().map(|known| known.version);
         self.stage = Stage::Claiming { term, reason, before };
+        self.conflict_at = None;
         ElectionStep::Send(Request::ReadLessor)
     }
 
@@ -238,6 +242,7 @@ impl Election {
             }
             // Another write came first, perhaps of this replica: read it.
             (Response::Refused(RequestError::Conflict | RequestError::LowerTerm), _) => {
+                self.conflict_at = was.version();
                 ElectionStep::Send(Request::ReadLessor)
             }
             (Response::Refused(RequestError::NoSuchKind), Stage::Proving(term)) => {
@@ -290,6 +295,9 @@ impl Election {
         let (Some(known), Stage::Claiming { term, .. }) = (&self.known, &self.stage) else {
             return ElectionStep::Send(Request::ReadLessor);
         };
+        if self.is_unchanged(known) {
+            return self.decide(Outcome::Failed);
+        }
         self.claiming = (*term).max(known.next_term());
         let status = LessorStatus {
             term: Some(self.claiming),
@@ -315,6 +323,9 @@ impl Election {
             self.stage = Stage::Claiming { term: term.saturating_add(1), reason: Reason::Empty, before };
             return self.write_claim(statement);
         }
+        if self.is_unchanged(known) {
+            return self.decide(Outcome::Failed);
+        }
         let status = LessorStatus {
             term: Some(term),
             proved_time: Some(time::micro(statement.at)),
@@ -324,6 +335,11 @@ impl Election {
             version: known.version,
             status: patch(&status, Some(&self.identity)),
         })
+    }
+
+    /// Whether a write of this version has met a conflict already. It would again: something else is wrong.
+    fn is_unchanged(&self, known: &Known) -> bool {
+        self.conflict_at == Some(known.version)
     }
 
     fn decide(&mut self, outcome: Outcome) -> ElectionStep {
@@ -470,5 +486,23 @@ mod tests {
         election.observe(&lessor(8, "", 1)).expect("readable");
         let next = election.checked(true, &STATEMENT);
         assert!(matches!(next, ElectionStep::Send(Request::WriteLessor { version: 8, .. })), "{next:?}");
+    }
+
+    #[test]
+    fn a_conflict_though_the_lessor_has_not_changed_ends_the_election() {
+        let mut election = checking();
+        let ElectionStep::Send(write) = election.checked(true, &STATEMENT) else { panic!("no claim") };
+        let conflict = Response::Refused(RequestError::Conflict);
+        let next = election.answered(&conflict, &write, &STATEMENT);
+        assert_eq!(next, ElectionStep::Send(Request::ReadLessor));
+        assert_eq!(election.checked(true, &STATEMENT), ElectionStep::Decided(Outcome::Failed));
+        // The next one tries again.
+        let mut election = Election::new("me");
+        election.observe(&lessor(7, "me", 1)).expect("readable");
+        let ElectionStep::Send(write) = election.prove(1, &STATEMENT) else { panic!("no proof") };
+        election.answered(&conflict, &write, &STATEMENT);
+        let failed = answered(&mut election, lessor(7, "me", 1), &Request::ReadLessor);
+        assert_eq!(failed, ElectionStep::Decided(Outcome::Failed));
+        assert!(matches!(election.prove(1, &STATEMENT), ElectionStep::Send(Request::WriteLessor { .. })));
     }
 }

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lessor_api::{Lease, Lessor, Recorded};
 use uuid::Uuid;
 
-use super::{Replica, Work};
+use super::{Replica, Work, requests::InFlight};
 use crate::{
     clocks::Now,
     index::{attachments::ObjectId, leases::Entry},
@@ -228,6 +228,16 @@ impl Replica {
         }
     }
 
+    /// Applies the object in a response, unless it was observed to be gone since the request was sent. Without a watch event for a
+    /// version that is gone already, it would stay in the index for ever.
+    pub(super) fn apply_response(&mut self, id: &ObjectId, meta: &ObjectMeta, request: &InFlight, now: &Now) {
+        if request.object_gone {
+            self.enqueue_object(id, now);
+        } else {
+            self.apply_object(id, meta, now);
+        }
+    }
+
     /// Applies a version of an object, from a watch or a response.
     pub(super) fn apply_object(&mut self, id: &ObjectId, meta: &ObjectMeta, now: &Now) {
         let was_due = !self.leadership.is_primary() && self.removal(id).is_some();
@@ -255,8 +265,11 @@ impl Replica {
         self.report_late_removal(id, version);
         let was_due = !self.leadership.is_primary() && self.removal(id).is_some();
         let leases = self.index.attachments.remove(id, version);
-        if was_due && self.index.attachments.get(id).is_none() {
-            self.leadership.observe_done(&Work::Object(id.clone()), now.mono);
+        if self.index.attachments.get(id).is_none() {
+            self.requests.object_gone(id);
+            if was_due {
+                self.leadership.observe_done(&Work::Object(id.clone()), now.mono);
+            }
         }
         self.enqueue_object(id, now);
         for lease in leases {

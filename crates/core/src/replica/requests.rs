@@ -66,6 +66,8 @@ pub(super) struct InFlight {
     pub(super) purpose: Purpose,
     pub(super) request: Request,
     pub(super) sent_at: Duration,
+    /// Whether the object that it reads or writes was observed to be gone since: an object in its response is an older version.
+    pub(super) object_gone: bool,
 }
 
 /// All requests in flight.
@@ -88,7 +90,7 @@ impl Requests {
         out: &mut Output,
     ) {
         self.last_ticket += 1;
-        let in_flight = InFlight { purpose, request: request.clone(), sent_at: now.mono };
+        let in_flight = InFlight { purpose, request: request.clone(), sent_at: now.mono, object_gone: false };
         self.in_flight.insert(self.last_ticket, in_flight);
         out.requests.push((self.last_ticket, request, by));
     }
@@ -108,6 +110,13 @@ impl Requests {
             it.purpose
         });
         cancelled.collect()
+    }
+
+    /// An object is gone.
+    pub(super) fn object_gone(&mut self, id: &ObjectId) {
+        for it in self.in_flight.values_mut().filter(|it| it.request.object() == Some(id)) {
+            it.object_gone = true;
+        }
     }
 
     /// How many there are.
@@ -144,7 +153,7 @@ impl Requests {
     /// Hashes everything that decides what comes next.
     pub(super) fn hash_state(&self, state: &mut impl Hasher) {
         for (ticket, it) in &self.in_flight {
-            (ticket, &it.purpose, it.sent_at).hash(state);
+            (ticket, &it.purpose, it.sent_at, it.object_gone).hash(state);
         }
         (self.last_ticket, self.throttled_until).hash(state);
     }

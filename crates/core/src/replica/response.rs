@@ -92,6 +92,11 @@ impl Replica {
                 (WorkResult::Extend, false)
             }
             Response::Gone | Response::Source(_) => (WorkResult::None, false),
+            Response::Refused(RequestError::Conflict) if self.is_unchanged(uid, &request.request) => {
+                let note = "the API server reports a conflict though the lease has not changed: look for an admission webhook";
+                self.warn_once(uid, "WriteRefused", || note.to_owned());
+                (WorkResult::None, true)
+            }
             Response::Refused(error) => {
                 self.lease_refused(uid, action, error);
                 (WorkResult::None, !matches!(error, RequestError::Conflict | RequestError::LowerTerm))
@@ -122,6 +127,14 @@ impl Replica {
     pub(super) fn lease_gone(&mut self, uid: Uuid, now: &Now) {
         self.index.leases.mark_gone(uid);
         self.remove_lease(uid, ResourceVersion::MAX, now);
+    }
+
+    /// Whether this is the second conflict at one version of a lease, which was read between them.
+    fn is_unchanged(&mut self, uid: Uuid, request: &Request) -> bool {
+        let (Some(entry), Some(version)) = (self.index.leases.get_mut(&uid), request.version()) else {
+            return false;
+        };
+        entry.more.change(|more| more.conflict_at.replace(version)) == Some(version)
     }
 
     fn lease_refused(&mut self, uid: Uuid, action: LeaseAction, error: &RequestError) {
@@ -234,7 +247,7 @@ impl Replica {
                 if self.report_removed(id, leases, request, Some(&meta)) {
                     self.removal_allowed(&id.kind, now);
                 }
-                self.apply_object(id, &meta, now);
+                self.apply_response(id, &meta, request, now);
             }
             Response::Deleted => {
                 self.report_removed(id, leases, request, None);
@@ -311,7 +324,9 @@ impl Replica {
             return;
         }
         object.stale |= matches!(error, RequestError::NoAnswer(_));
-        let hindrance = hindrance(error, object.hindrance().map_or(0, |before| before.tries) + 1, now);
+        let unchanged = *error == RequestError::Conflict && object.note_conflict();
+        let tries = object.hindrance().map_or(0, |before| before.tries) + 1;
+        let hindrance = hindrance(error, unchanged, tries, now);
         let gives_up = hindrance.as_ref().is_some_and(|hindrance| hindrance.retry_at.is_none());
         if let Some(hindrance) = hindrance {
             let is_new = object.hindrance().is_none_or(|before| before.reason != hindrance.reason);
@@ -350,13 +365,19 @@ fn is_transient(reason: &str) -> bool {
     matches!(reason, NO_ANSWER | FAILING)
 }
 
-/// Why a removal that was tried so often failed, and when to retry; `None`: at once.
-fn hindrance(error: &RequestError, tries: u32, now: &Now) -> Option<Hindrance> {
+/// Why a removal that was tried so often failed, and when to retry; `None`: at once. `unchanged`: a conflict is the second one at
+/// the same version of the object.
+fn hindrance(error: &RequestError, unchanged: bool, tries: u32, now: &Now) -> Option<Hindrance> {
     let backoff = |longest: u64| {
         let wait = Duration::from_millis(250).saturating_mul(1 << tries.min(16));
         Some(now.mono + wait.min(Duration::from_secs(longest)))
     };
     let (reason, message, retry_at) = match error {
+        RequestError::Conflict if unchanged => (
+            "Conflict",
+            "the API server reports a conflict though the object has not changed: look for an admission webhook".to_owned(),
+            backoff(60),
+        ),
         RequestError::Throttled(_) | RequestError::Conflict => return None,
         RequestError::Unremovable(message) => ("NotRemovable", message.clone(), None),
         RequestError::Invalid(message) if message.contains("immutable") => (

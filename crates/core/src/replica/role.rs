@@ -107,7 +107,7 @@ impl Replica {
             {
                 self.source_checked(request, response, now);
             }
-            (Work::Object(id), Response::Object(meta)) => self.apply_object(id, &meta, now),
+            (Work::Object(id), Response::Object(meta)) => self.apply_response(id, &meta, request, now),
             (Work::Lease(uid), _) => self.remove_lease(*uid, ResourceVersion::MAX, now),
             (Work::Object(id), _) => self.remove_object(id, None, now),
         }

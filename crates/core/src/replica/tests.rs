@@ -216,12 +216,17 @@ impl Play {
         self.observe(Observation::Lease(None, Event::Applied(lease)));
     }
 
-    pub(super) fn see_map(&mut self, name: &str, annotations: Value) {
+    /// The metadata of a ConfigMap, in a new version.
+    fn meta(&mut self, name: &str, annotations: Value) -> ObjectMeta {
         let version = self.next_version();
-        let meta: ObjectMeta = serde_json::from_value(json!({
+        serde_json::from_value(json!({
             "namespace": "shop", "name": name, "uid": UID, "resourceVersion": version, "annotations": annotations,
         }))
-        .expect("metadata");
+        .expect("metadata")
+    }
+
+    pub(super) fn see_map(&mut self, name: &str, annotations: Value) {
+        let meta = self.meta(name, annotations);
         let kind = Arc::new(Kind::config_map());
         self.observe(Observation::Object(kind, None, Event::Applied(Box::new(meta))));
     }

@@ -491,3 +491,72 @@ fn the_largest_expiry_rate_and_times_are_as_good_as_none() {
     play.pass(60_000);
     assert_eq!(play.asked, [], "it lingers for ever");
 }
+
+#[test]
+fn an_object_that_was_gone_before_the_response_to_its_deletion_does_not_come_back() {
+    let mut play = Play::primary();
+    play.see_map("x", json!({"lessor.dev/lease": "cart"}));
+    play.see_lease(ended);
+    let ticket = play.ask(|request| matches!(request, Request::Remove { .. }));
+    let mut meta = play.meta("x", json!({"lessor.dev/lease": "cart"}));
+    meta.deletion_timestamp = serde_json::from_value(json!("2027-01-15T08:00:10Z")).expect("a time");
+    let kind = Arc::new(Kind::config_map());
+    play.observe(Observation::Object(kind, None, Event::Deleted(Box::new(meta.clone()))));
+    play.answer(ticket, Response::Object(Box::new(meta)));
+    play.pass(2_000);
+    play.ask(|request| matches!(request, Request::SetFinalizers { .. }));
+}
+
+#[test]
+fn a_conflict_though_the_object_has_not_changed_is_retried_with_growing_pauses() {
+    let mut play = Play::primary();
+    play.see_map("x", json!({"lessor.dev/lease": "cart"}));
+    let version = play.version;
+    play.see_lease(ended);
+    let mut removals = 0;
+    for _ in 0..600 {
+        for (ticket, request) in play.asked.clone() {
+            match request {
+                Request::Remove { .. } => {
+                    removals += 1;
+                    play.answer(ticket, Response::Refused(RequestError::Conflict));
+                }
+                Request::ReadObject { .. } => {
+                    let mut meta = play.meta("x", json!({"lessor.dev/lease": "cart"}));
+                    meta.resource_version = Some(version.to_string());
+                    play.answer(ticket, Response::Object(Box::new(meta)));
+                }
+                _ => play.answer(ticket, Response::Refused(RequestError::Failing(String::new()))),
+            }
+        }
+        play.pass(100);
+    }
+    assert!((5..15).contains(&removals), "{removals} removals in a minute");
+    assert!(play.user_events.iter().any(|event| event.note.contains("admission webhook")));
+}
+
+#[test]
+fn a_conflict_though_the_lease_has_not_changed_is_retried_with_growing_pauses() {
+    let mut play = Play::primary();
+    play.see_lease(|_| {});
+    let mut writes = 0;
+    for _ in 0..600 {
+        for (ticket, request) in play.asked.clone() {
+            match request {
+                Request::WriteStatus { version, .. } => {
+                    writes += 1;
+                    play.version = version - 1;
+                    play.answer(ticket, Response::Refused(RequestError::Conflict));
+                }
+                Request::ReadLease { .. } => {
+                    let lease = play.lease(|_| {});
+                    play.answer(ticket, Response::Lease(lease));
+                }
+                _ => play.answer(ticket, Response::Refused(RequestError::Failing(String::new()))),
+            }
+        }
+        play.pass(100);
+    }
+    assert!((5..30).contains(&writes), "{writes} writes in a minute");
+    assert!(play.user_events.iter().any(|event| event.note.contains("admission webhook")));
+}
