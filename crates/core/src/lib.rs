@@ -41,7 +41,6 @@
 //! ```
 
 pub mod attachable;
-pub mod budget;
 pub mod clocks;
 pub mod decide;
 pub mod index;
@@ -58,7 +57,6 @@ pub mod replica;
 pub mod request;
 pub mod settings;
 pub mod sparse;
-pub mod timers;
 pub mod user_event;
 pub mod watch_health;
 pub mod work;

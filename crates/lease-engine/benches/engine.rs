@@ -1,11 +1,11 @@
-//! What the engine's operations cost, at 10,000, 100,000 and a million leases. `cargo bench --bench engine`.
+//! What the engine's operations cost, at 10,000, 100,000 and a million leases. `cargo bench -p lease-engine --bench engine`.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::{hint::black_box, time::Duration};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use lease_engine::{Config, LeaseEngine, LeaseTime, Ttl, queue::DeadlineQueue};
+use lease_engine::{Config, LeaseEngine, LeaseTime, Timers, Ttl};
 
 const SIZES: [u64; 3] = [10_000, 100_000, 1_000_000];
 const TTL: Ttl = Ttl::from_secs(3600);
@@ -100,17 +100,18 @@ fn endings(c: &mut Criterion) {
     }
 }
 
-fn queue(c: &mut Criterion) {
-    let mut queue = DeadlineQueue::default();
+fn timers(c: &mut Criterion) {
+    let mut timers = Timers::default();
+    (0..100_000u64).for_each(|n| timers.set(n, Duration::from_millis(n)));
     let mut now = 0;
-    c.bench_function("queue: insert and take out", |b| {
+    c.bench_function("timers: set and pop", |b| {
         b.iter(|| {
+            timers.set(now + 100_000, Duration::from_millis(now + 100_000));
             now += 1;
-            queue.insert(now, LeaseTime::from_millis(now + 60_000));
-            black_box(queue.pop_due(LeaseTime::from_millis(now)))
+            black_box(timers.pop(Duration::from_millis(now)))
         });
     });
 }
 
-criterion_group!(benches, operations, endings, queue);
+criterion_group!(benches, operations, endings, timers);
 criterion_main!(benches);

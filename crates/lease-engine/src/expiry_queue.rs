@@ -21,7 +21,8 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
             return expired;
         }
         self.give_up_on_answers(now);
-        let permitted = self.config.expiry_rate.map_or(limit, |rate| rate.available(now).min(limit));
+        let permitted =
+            self.config.expiry_rate.map_or(limit, |rate| rate.available(now.since_start()).min(limit));
         let inner_now = self.down(now);
         let mut moves = MOVES;
         while expired.len() < permitted {
@@ -38,7 +39,7 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         if let Some(rate) = &mut self.config.expiry_rate
             && !expired.is_empty()
         {
-            rate.take(expired.len(), now);
+            rate.take(expired.len(), now.since_start());
         }
         expired
     }
@@ -56,9 +57,9 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         }
         let again = self.ends.next().and_then(|again| self.outside(again));
         let due = self.next_due().into_iter().chain(again).min();
-        let due = due.map(|due| match &self.config.expiry_rate {
-            Some(rate) => due.max(rate.next()),
-            None => due,
+        let due = due.and_then(|due| match &self.config.expiry_rate {
+            Some(rate) => Some(due.max(LeaseTime::from_duration(rate.next()?))),
+            None => Some(due),
         });
         [due, self.next_give_up()].into_iter().flatten().min()
     }

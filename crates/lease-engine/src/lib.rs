@@ -29,8 +29,7 @@
 //!
 //! Around it: [`SharedLessor`] is the same behind a lock, with persistence ([`Store`]), a deleter of items
 //! ([`ItemDeleter`]), and a stream of what expires; [`IdGenerator`] makes the original's ids;
-//! [`clock::LeaseClock`] is the clock of lease time; [`queue::DeadlineQueue`] keeps other timers; [`Rate`]
-//! limits rates.
+//! [`clock::LeaseClock`] is the clock of lease time; [`Timers`] holds other timers; [`Rate`] limits rates.
 //!
 //! # The end of a lease
 //! [`poll`](LeaseEngine::poll) begins it, in the order of the deadlines: from then on renewals and attachments are
@@ -88,8 +87,6 @@ mod ids;
 mod index;
 mod items;
 mod load;
-#[cfg(feature = "queue")]
-pub mod queue;
 mod rate_limit;
 mod record;
 mod retry;
@@ -104,6 +101,7 @@ mod tests;
 mod time;
 #[cfg(feature = "shared")]
 mod timer;
+mod timers;
 #[cfg(not(feature = "bench"))]
 mod wheel;
 #[cfg(feature = "bench")]
@@ -117,6 +115,7 @@ pub use self::{
     rate_limit::Rate,
     record::Record,
     time::{LeaseTime, Ttl},
+    timers::Timers,
 };
 #[cfg(feature = "shared")]
 pub use self::{

@@ -43,7 +43,7 @@ impl Replica {
 
     /// Lets a lease wait for its turn to have its status brought up to date.
     pub(super) fn await_refresh(&mut self, uid: Uuid, now: &Now) {
-        let Some(turn) = self.refreshes.next_at(now.mono) else { return };
+        let Some(turn) = self.refreshes.next() else { return };
         if self.unrefreshed.set_if_absent(uid, now.mono) && turn > now.mono {
             self.out.metric_events.push(MetricEvent::Postponed);
         }
@@ -60,7 +60,7 @@ impl Replica {
                 continue;
             };
             entry.refreshing = true;
-            self.refreshes.take(now.mono);
+            self.refreshes.take(1, now.mono);
             self.writer.try_work(Work::Lease(uid), now.mono);
         }
     }
@@ -68,7 +68,7 @@ impl Replica {
     /// When the next lease may have its status brought up to date, if any waits for that.
     pub(super) fn refresh_at(&mut self, now: &Now) -> Option<Duration> {
         self.unrefreshed.first()?;
-        self.refreshes.next_at(now.mono)
+        self.refreshes.next().map(|at| at.max(now.mono))
     }
 
     /// Shortly before a deadline the primary makes sure that the server writes, and that followers hear that it lives: an outage

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use lease_engine::LeaseTime;
+use lease_engine::{LeaseTime, Rate, Timers};
 use lessor_api::lease::Attached;
 use uuid::Uuid;
 use writer_lease::{self, Term, WriterLease};
@@ -26,7 +26,6 @@ use writer_lease::{self, Term, WriterLease};
 use self::kinds::KindReport;
 pub use crate::work::Work;
 use crate::{
-    budget::Budget,
     clocks::Now,
     decide::expiry,
     index::{
@@ -41,7 +40,6 @@ use crate::{
     observation::Failure,
     request::{Request, RequestError},
     settings::Settings,
-    timers::Timers,
     user_event::UserEvent,
     watch_health::{Scope, WatchHealth},
 };
@@ -158,7 +156,7 @@ pub struct Replica {
     /// Ended leases that wait for what may be attached to them unseen, each with a timer. Every watch that is opened again
     /// looks at them, and must not look at all leases for that.
     lingering: BTreeSet<Uuid>,
-    refreshes: Budget,
+    refreshes: Rate,
     /// Leases whose status is merely to be brought up to date, and since when: one after the other, as the budget allows.
     unrefreshed: Timers<Uuid>,
     /// The server asked for patience until then.
@@ -215,7 +213,7 @@ impl Replica {
             next_ticket: 0,
             timers: Timers::default(),
             lingering: BTreeSet::new(),
-            refreshes: Budget::new(settings.status_rate),
+            refreshes: Rate::per_second(settings.status_rate),
             unrefreshed: Timers::default(),
             patient_until: Duration::ZERO,
             leading: None,

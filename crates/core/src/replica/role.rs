@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lease_engine::Timers;
 use uuid::Uuid;
 use writer_lease::{Action, WorkResult};
 
@@ -14,7 +15,6 @@ use crate::{
     lease_object::ResourceVersion,
     metric_event::MetricEvent,
     request::{Request, RequestError, Response},
-    timers::Timers,
     user_event::{About, UserEvent},
 };
 
