@@ -47,7 +47,7 @@ traces:
 
 # Build the documentation, without warnings
 doc:
-    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace
+    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace --all-features
 
 # Check licences, sources, duplicates and advisories of all dependencies
 deny:
