@@ -438,6 +438,7 @@ fn what_was_queued_for_a_kind_that_is_not_served_any_more_is_dropped() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "it measures how long the machine takes")]
 fn the_removal_of_many_objects_of_one_lease_takes_linear_time() {
     const OBJECTS: usize = 20_000;
     let mut play = Play::primary();
