@@ -20,7 +20,7 @@ pub enum About {
 impl fmt::Display for About {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Lease(place, _) => write!(f, "lease {place}"),
+            Self::Lease(name, _) => write!(f, "lease {name}"),
             Self::Object(object, _) => object.fmt(f),
             Self::Lessor => f.write_str("lessor"),
         }

@@ -143,13 +143,13 @@ mod tests {
     }
 
     /// What remains of a lease at a cold start, in seconds: granted and renewed at these seconds of the server's clock,
-    /// seen at second 100, when the replica has run for `mono` seconds and heard the server for `heard`.
-    fn remains(granted: i64, renewed: i64, mono: u64, heard: u64) -> u64 {
-        remains_of(json!({"ttlSeconds": TTL}), granted, granted, renewed, mono, heard)
+    /// observed at second 100, when the replica has run for `mono` seconds, `connected` of them with the API server.
+    fn remains(granted: i64, renewed: i64, mono: u64, connected: u64) -> u64 {
+        remains_of(json!({"ttlSeconds": TTL}), granted, granted, renewed, mono, connected)
     }
 
     /// The same, for a lease whose grant names the second `asked`, and was accepted at `granted`.
-    fn remains_of(spec: Value, asked: i64, granted: i64, renewed: i64, mono: u64, heard: u64) -> u64 {
+    fn remains_of(spec: Value, asked: i64, granted: i64, renewed: i64, mono: u64, connected: u64) -> u64 {
         let uid = Uuid::from_u128(7);
         let lease = serde_json::from_value(json!({
             "metadata": {
@@ -168,7 +168,7 @@ mod tests {
         };
         let now = Now {
             mono: Duration::from_secs(mono),
-            lease: LeaseTime::from_duration(Duration::from_secs(heard)),
+            lease: LeaseTime::from_duration(Duration::from_secs(connected)),
             wall: second(100),
             server: Some(second(100)),
             since_last_response: Duration::ZERO,
@@ -202,13 +202,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_ends_during_the_grace_of_a_start() {
+    fn no_lease_ends_during_the_grace_period_of_a_start() {
         assert_eq!(remains(10, 10, 1, 1), 9);
         assert_eq!(remains(10, 10, 30, 30), 0);
     }
 
     #[test]
-    fn the_grace_of_a_start_counts_from_when_the_server_is_first_heard() {
+    fn the_grace_period_of_a_start_counts_from_the_first_response() {
         assert_eq!(remains(10, 10, 3600, 0), 10);
     }
 }

@@ -396,7 +396,7 @@ mod tests {
         election
     }
 
-    /// A `Lessor` in which nobody has put anything yet.
+    /// A `Lessor` without a status.
     fn fresh(version: u64) -> Lessor {
         Lessor { status: None, ..lessor(version, "", 0) }
     }
@@ -425,7 +425,7 @@ mod tests {
         assert_eq!(claim(lessor(40, "", 7), 90), (40, 90));
     }
 
-    /// The incumbent, a replica that starts just then, and a `Lessor` that somebody deletes again and again, before any
+    /// The incumbent, a replica that starts just then, and a `Lessor` that is deleted again and again, before any
     /// lease carries a term.
     #[test]
     fn no_term_is_claimed_twice_however_often_the_lessor_is_deleted() {
@@ -453,7 +453,7 @@ mod tests {
             assert_eq!(won, ElectionStep::Decided(Outcome::Claimed(term)));
             led = term;
             terms.push(term);
-            // It's deleted, and who has just started is faster. It has seen no term anywhere.
+            // It is deleted, and a replica that has just started is faster. It has observed no term.
             version += 1;
             let mut started = Election::new("me");
             let ElectionStep::Send(_) = started.claim(1, Reason::Empty) else { panic!("no request") };

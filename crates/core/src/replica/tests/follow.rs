@@ -249,7 +249,7 @@ fn what_was_asked_before_the_deadline_counts_for_no_end_however_late_the_answer_
 }
 
 #[test]
-fn a_source_that_nobody_reads_while_the_server_asks_for_patience_is_read_right_after_that() {
+fn a_source_is_read_right_after_the_api_server_stops_throttling() {
     let mut play = Play::following(node());
     let place = play.heartbeat("0").name;
     let source_watch = SourceWatch {
@@ -321,7 +321,7 @@ fn pod_lost() -> Play {
 }
 
 #[test]
-fn a_lease_that_ends_on_loss_ends_at_once_after_one_more_look() {
+fn a_lease_that_ends_on_loss_ends_at_once_after_one_more_read() {
     let mut play = pod_lost();
     let ticket = play.until(reads_source);
     play.answer(ticket, Response::Gone);
