@@ -143,7 +143,7 @@ impl Connectivity {
             since_last_response: mono.saturating_sub(clocks.lease.last_response()),
             disconnected: clocks.lease.is_paused(mono),
             paused_unwritable: clocks.lease.paused_unwritable(mono),
-            doubted: clocks.lease.tentative_pause(mono),
+            tentative_pause: clocks.lease.tentative_pause(mono),
         }
     }
 

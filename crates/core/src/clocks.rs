@@ -1,4 +1,4 @@
-//! Every clock of a replica, read at one moment.
+//! All clocks of a replica, read at one moment.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use lease_engine::LeaseTime;
 /// All clocks, read at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Now {
-    /// Monotonic time since the replica started.
+    /// Monotonic time since the replica started: the replica's clock.
     pub mono: Duration,
-    /// Lease time.
+    /// Lease time: monotonic time without outages. Deadlines are on this clock.
     pub lease: LeaseTime,
     /// This machine's wall clock.
     pub wall: Timestamp,
-    /// The API server's clock, never ahead of it; `None` until it has answered.
+    /// The API server's clock, or a time before; `None` until a response carried it.
     pub server: Option<Timestamp>,
-    /// How long ago the API server was heard.
+    /// How long ago the API server last responded or sent a watch event.
     pub since_last_response: Duration,
-    /// Whether it is not heard at present: lease time stands still.
+    /// Whether the API server can't be reached at present, so that lease time is paused.
     pub disconnected: bool,
-    /// How much of the time was no lease time since the API server was found to be unable to write, or won't be once it can.
+    /// For how long altogether lease time was paused since a write failed, as certain by now.
     pub paused_unwritable: Duration,
-    /// How much of that is in doubt: the API server can't write at present, as far as is known.
-    pub doubted: Duration,
+    /// The pause that counts once the next write is accepted: writes fail at present.
+    pub tentative_pause: Duration,
 }
 
 impl Now {
@@ -37,12 +37,12 @@ impl Now {
             since_last_response: Duration::ZERO,
             disconnected: false,
             paused_unwritable: Duration::ZERO,
-            doubted: Duration::ZERO,
+            tentative_pause: Duration::ZERO,
         }
     }
 
-    /// How much of the time was no lease time.
-    pub fn held(&self) -> Duration {
+    /// For how long altogether lease time was paused.
+    pub fn paused(&self) -> Duration {
         self.mono.saturating_sub(self.lease.since_start())
     }
 }

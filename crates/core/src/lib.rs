@@ -2,16 +2,16 @@
 //! what to do.
 //!
 //! ```text
-//!   watch event ──► Observation ─┐                                 ┌─► requests, each with a ticket and a time limit
-//!                                ├─► Replica ─► poll(&Now) ─► Output ─► Events, metrics
-//!   Response to a request ───────┘     ▲                           └─► sources to watch
-//!                                      └── wake_at(&Now): when to poll next, if nothing happens before
+//!   watch event ─► Observation ─┐                               ┌─► requests, each with a ticket and a deadline
+//!                               ├─► Replica ─► poll(&Now) ─► Output ─► Events, metrics
+//!   Response to a request ──────┘     ▲                         └─► sources to watch
+//!                                     └── wake_at(&Now): when to poll again, if nothing happens before
 //! ```
 //!
 //! The runtime of the operator reads the clocks into a [`Now`](clocks::Now), passes what arrives to
-//! [`Replica::observe`](replica::Replica::observe) and [`Replica::answer`](replica::Replica::answer), sends the requests of
-//! [`Replica::poll`](replica::Replica::poll), and sleeps until [`Replica::wake_at`](replica::Replica::wake_at). This crate
-//! depends on no client and no async runtime, so that it can be model-checked, simulated and replayed.
+//! [`Replica::observe`](replica::Replica::observe) and [`Replica::answer`](replica::Replica::answer), sends the requests
+//! of [`Replica::poll`](replica::Replica::poll), and sleeps until [`Replica::wake_at`](replica::Replica::wake_at). This
+//! crate depends on no client and no async runtime, so that it can be model-checked, simulated and replayed.
 //!
 //! A lease takes this way:
 //!
@@ -19,15 +19,17 @@
 //!    [status](lease_status).
 //! 2. [`index`]: the record enters the index of leases, where the engine keeps its deadline. After a restart
 //!    [`decide::cold_start`] reconstructs the deadline. The indexes of attachments and sources refer to it by name.
-//! 3. [`decide::lease`]: a pure function says what is next for it. **Whether it may end by time is answered in one place,
-//!    [`decide::expiry::may_end`].**
-//! 4. [`work`]: what is next is queued in the writer lease. The primary runs it; a follower holds it back, and takes over when
-//!    the primary doesn't do it. [`leadership`] claims, proves and resigns.
-//! 5. [`request`]: what runs becomes a request, bound to the version at which it was decided.
-//! 6. [`replica`] ties this together. What users see of it are [Events](user_event), [metrics](metric_event) and
-//!    [conditions](lease_status).
+//! 3. [`decide::lease`]: a pure function returns what is next for it. **Whether it may end by time is answered in one
+//!    place, [`decide::expiry::may_end`].**
+//! 4. [`replica`]: the lease waits for that in [one place](index::leases::Pending): for a timer, for the budget of
+//!    status refreshes, or as [`work`] in the queue that replicas compete for.
+//! 5. [`leadership`]: the primary runs the work; a follower holds it back, and takes over when the primary doesn't do it.
+//! 6. [`request`]: what runs becomes a request, bound to the version at which it was decided. Its response goes back to 2.
 //!
-//! [`liveness`] covers outages: lease time stands still while the API server can't be reached or can't write.
+//! [`liveness`] covers outages: lease time is paused while the API server can't be reached or can't write. Users observe
+//! a replica through [Events](user_event), [metrics](metric_event) and [conditions](lease_status).
+//!
+//! # Example
 //!
 //! ```
 //! use k8s_openapi::jiff::Timestamp;
@@ -40,8 +42,8 @@
 //! assert_eq!(replica.wake_at(&now), None);
 //! ```
 
+mod api_seconds;
 pub mod attachable;
-pub mod budget;
 pub mod clocks;
 pub mod decide;
 pub mod index;
@@ -56,12 +58,17 @@ pub mod metadata;
 pub mod metric_event;
 pub mod metrics_snapshot;
 pub mod observation;
+pub mod output;
 pub mod replica;
 pub mod request;
 pub mod settings;
 pub mod sparse;
-pub mod timers;
 mod unix_millis;
 pub mod user_event;
 pub mod watch_health;
 pub mod work;
+
+/// The README, so that its example is tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,24 +1,23 @@
-//! What a replica has done or seen, to be counted. Each deed is one that the API server confirmed: what was only tried
-//! is no deed.
+//! Events to be counted as metrics. Those of writes are emitted only after the API server accepted the write.
 
 use std::time::Duration;
 
 use crate::index::sources::SourceKind;
 
-/// Something to count.
+/// An event to be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricEvent {
     /// A lease was granted.
     Granted,
-    /// A holder renewed a lease. Only the primary counts these, so that replicas add up.
+    /// A holder renewed a lease. Counted by the primary alone, so that the sum over replicas is right.
     Renewed,
-    /// A source of this kind had a beat, which renewed so many leases. Only the primary counts these.
+    /// A heartbeat of a source of this kind renewed so many leases. Counted by the primary alone.
     Followed(SourceKind, usize),
-    /// The end of a lease by time was committed, this long after its deadline.
+    /// A lease expired: its end was committed this long after its deadline.
     Expired(Duration),
-    /// The end of a lease by revoke was committed.
+    /// A lease was revoked: its end was committed.
     Revoked,
-    /// The last of what was attached to a lease that ended by time is gone, this long after its deadline.
+    /// The last attachment of an expired lease is gone, this long after its deadline.
     Emptied(Duration),
     /// The finalizer of an ended lease is gone.
     Released,
@@ -26,12 +25,12 @@ pub enum MetricEvent {
     RemovedObject,
     /// So many keys of an attached object were removed.
     RemovedKeys(usize),
-    /// Something attached to an ended lease can't be removed, for this reason.
+    /// An attachment of an ended lease can't be removed, for this reason.
     Hindered(&'static str),
-    /// A status that was merely to be brought up to date was left for later: the budget was spent.
+    /// A refresh of a status has to wait for the budget.
     Postponed,
     /// This replica became primary.
     Promoted,
-    /// This replica is primary no more.
+    /// This replica isn't primary any more.
     Demoted,
 }

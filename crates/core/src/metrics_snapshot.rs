@@ -1,23 +1,23 @@
-//! How a replica stands at one moment, in figures: what `/metrics` shows beside what was counted.
+//! The gauges of `/metrics`.
 
 use std::time::Duration;
 
 use crate::{clocks::Now, index::sources::FollowerCount, lease_status::State, replica::Replica};
 
-/// The figures of one replica.
+/// The gauges of one replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetricsSnapshot {
-    /// Whether it has seen enough to act.
+    /// Whether it has observed enough to act.
     pub ready: bool,
     /// The term that it leads under, if it does.
     pub leads: Option<i64>,
-    /// The highest term that it knows of.
+    /// The highest term that it has observed.
     pub term: i64,
-    /// How many leases are in each state, `None` being those that wait for their grant.
+    /// How many leases are in each state; `None`: not granted yet.
     pub leases: Vec<(Option<State>, usize)>,
     /// Ended leases whose release is hindered.
     pub hindered: usize,
-    /// What leases follow, of each kind of source.
+    /// Followers, by kind of source.
     pub followed: Vec<FollowerCount>,
     /// For how long the first lease that is due has been due; zero: none is.
     pub overdue: Duration,
@@ -25,20 +25,20 @@ pub struct MetricsSnapshot {
     pub objects: usize,
     /// Keys that are attached.
     pub keys: usize,
-    /// Objects attached to a lease that isn't there.
+    /// Objects attached to a lease that doesn't exist.
     pub pending: usize,
-    /// Work that waits or is under way.
+    /// Leases and objects with work that is queued or in flight.
     pub queued: usize,
-    /// Requests under way.
+    /// Requests in flight.
     pub in_flight: usize,
-    /// How long ago the API server was heard.
+    /// How long ago the API server last responded.
     pub since_last_response: Duration,
-    /// Whether lease time stands still.
+    /// Whether lease time is paused.
     pub disconnected: bool,
 }
 
 impl MetricsSnapshot {
-    /// Takes the figures. Counts every lease and attached object, so it is nothing for a hot path.
+    /// Reads the gauges. Counts all leases and attached objects, so it isn't for a hot path.
     pub fn of(replica: &mut Replica, now: &Now) -> Self {
         let mut leases: Vec<(Option<State>, usize)> =
             [None].into_iter().chain(State::ALL.map(Some)).map(|state| (state, 0)).collect();
@@ -50,7 +50,7 @@ impl MetricsSnapshot {
             }
             hindered += usize::from(status.is_hindered());
         }
-        let mut figures = Self {
+        let mut gauges = Self {
             ready: replica.is_ready(),
             leads: replica.leads(),
             term: replica.highest_term(),
@@ -65,10 +65,10 @@ impl MetricsSnapshot {
             ..Self::default()
         };
         for (object, pending) in replica.attached() {
-            figures.objects += usize::from(object.whole.is_some());
-            figures.keys += object.keys().len();
-            figures.pending += usize::from(pending);
+            gauges.objects += usize::from(object.whole.is_some());
+            gauges.keys += object.keys().len();
+            gauges.pending += usize::from(pending);
         }
-        figures
+        gauges
     }
 }

@@ -1,4 +1,4 @@
-//! What watches report.
+//! What watches and discovery report.
 
 use std::{fmt, sync::Arc};
 
@@ -12,26 +12,26 @@ use crate::{
     metadata::{ResourceVersion, version_of},
 };
 
-/// Where something is watched: a namespace, or all of them.
+/// The scope of a watch: a namespace, or all of them (`None`).
 pub type Scope = Option<Arc<str>>;
 
-/// What a replica saw.
+/// A report of one watch, or of discovery.
 #[derive(Debug)]
 pub enum Observation {
-    /// Of our `Lessor`.
+    /// On our `Lessor`.
     Lessor(Event<Lessor>),
-    /// Of leases in a namespace (`None`: in all).
+    /// On the leases in a scope.
     Lease(Scope, Event<Lease>),
-    /// Of a kind that can be attached: it is there, in this version, or it can't be found.
+    /// On an attachable kind: the API server serves it, in this version, or discovery fails.
     Kind(KindName, Result<Arc<Kind>, Failure>),
-    /// Of objects of a kind, in a namespace (`None`: in all).
+    /// On the objects of a kind, in a scope.
     Object(Arc<Kind>, Scope, Event<ObjectMeta>),
-    /// Of what leases follow.
+    /// On sources that leases follow.
     Source(SourceWatch, Event<SourceState>),
 }
 
 impl Observation {
-    /// The version of the `Lessor` or lease that it shows.
+    /// The version of the `Lessor` or lease in it.
     pub fn version(&self) -> Option<ResourceVersion> {
         let meta = match self {
             Self::Lessor(Event::Applied(lessor) | Event::Deleted(lessor)) => &lessor.metadata,
@@ -42,20 +42,20 @@ impl Observation {
     }
 }
 
-/// What one watch shows.
+/// An event of one watch.
 #[derive(Debug)]
 pub enum Event<T> {
-    /// The object is there and looks like this.
+    /// The object exists, in this version.
     Applied(Box<T>),
-    /// The object is gone; this is how it looked last.
+    /// The object is gone; this was its last version.
     Deleted(Box<T>),
-    /// All objects have been shown since the watch began, or began anew: these. Others aren't there any more.
+    /// The watch has listed all objects, at its start or anew: these. Others don't exist any more.
     Synced(ListedKeys),
-    /// The watch was ended in good order, or its version is too old by now: nothing is shown until it is open again.
+    /// The watch has ended regularly, or its version has expired. It reports nothing until it is open again.
     Interrupted,
-    /// The watch had broken or ended, and goes on where it was.
+    /// The watch is open again, and continues where it had stopped.
     Resumed,
-    /// The watch fails, and is being tried again.
+    /// The watch fails, and is being retried.
     Failing(Failure),
 }
 
@@ -64,20 +64,20 @@ pub enum Event<T> {
 pub enum Failure {
     /// The kind isn't installed.
     NoSuchKind,
-    /// The kind is served, but not in a way that could be used; why.
+    /// The kind is served, but can't be used, for this reason.
     Unusable(String),
-    /// We lack the right to watch, in the server's words.
+    /// The operator lacks the right to watch; the API server's message.
     Forbidden(String),
-    /// The API server refuses our credentials (401), in its words.
+    /// The API server refuses the operator's credentials (401); its message.
     Unauthorized(String),
     /// There is no connection to the API server. The runtime logs that, once for all watches.
     Unreachable(String),
-    /// Anything else.
+    /// Any other failure; its message.
     Other(String),
 }
 
 impl Failure {
-    /// Whether it may pass without anybody's help.
+    /// Whether it may pass by itself.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Other(_) | Self::Unreachable(_) | Self::Unauthorized(_))
     }

@@ -1,7 +1,6 @@
-//! Every request that a replica sends beside its watches, as data, and what comes of it.
+//! Requests and responses as data: everything that a replica sends beside its watches.
 //!
-//! That the core of the operator speaks in these makes it a plain function of what it has seen: it can be tested,
-//! simulated and replayed without a server.
+//! So the core can be tested, simulated and replayed without an API server.
 
 use std::time::Duration;
 
@@ -19,16 +18,18 @@ use crate::{
     lease_object::{NamespacedName, ResourceVersion},
 };
 
-/// The field manager under which the API server records the writes of the operator, except [grants](lessor_api::recorded::GRANT_MANAGER).
+/// The field manager of the operator's writes, except [grants](lessor_api::recorded::GRANT_MANAGER).
 pub const FIELD_MANAGER: &str = "lessor";
 
-/// A request. Each write names the version that it was decided at, so that the server refuses it when anything has
-/// changed since.
+/// The number of a request, so that its response finds it.
+pub type Ticket = u64;
+
+/// A request. Each write names the version at which it was decided, so that the API server refuses it after any change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// Reads our `Lessor`.
     ReadLessor,
-    /// Makes our `Lessor`.
+    /// Creates our `Lessor`.
     CreateLessor,
     /// Writes the status of our `Lessor`: a claim, a proof, or a release.
     WriteLessor {
@@ -63,7 +64,7 @@ pub enum Request {
         version: ResourceVersion,
         /// A merge patch of the status.
         status: Value,
-        /// Whether it is the grant: the server is to keep when it accepted that.
+        /// Whether it is the grant: the API server has to record when it accepted it.
         grants: bool,
     },
     /// Deletes a lease whose release is complete.
@@ -73,7 +74,7 @@ pub enum Request {
         /// The uid that must be there.
         uid: Uuid,
     },
-    /// Reads what leases follow, where that is no lease of ours.
+    /// Reads a source that isn't a lease of ours.
     ReadSource {
         /// Which.
         source: Source,
@@ -87,7 +88,7 @@ pub enum Request {
     Remove {
         /// Which.
         object: ObjectId,
-        /// What, and bound to which version.
+        /// What, bound to a version.
         removal: Removal,
     },
 }
@@ -110,13 +111,13 @@ impl Request {
         }
     }
 
-    /// Whether it is for our own kinds: its answer tells whether holders can renew. Other kinds may be served by some other
-    /// program behind the API server.
+    /// Whether it is for our own kinds, so that its response shows whether holders can renew. Other kinds may be served by an
+    /// aggregated API server.
     pub fn is_for_leases(&self) -> bool {
         !matches!(self, Self::ReadSource { .. } | Self::ReadObject { .. } | Self::Remove { .. })
     }
 
-    /// The lease that it is about.
+    /// The lease that it reads or writes.
     pub fn lease(&self) -> Option<&NamespacedName> {
         match self {
             Self::ReadLease { lease }
@@ -127,7 +128,17 @@ impl Request {
         }
     }
 
-    /// The attached object that it is about.
+    /// The version of the lease or `Lessor` that it writes.
+    pub fn version(&self) -> Option<ResourceVersion> {
+        match self {
+            Self::WriteLessor { version, .. }
+            | Self::SetFinalizers { version, .. }
+            | Self::WriteStatus { version, .. } => Some(*version),
+            _ => None,
+        }
+    }
+
+    /// The attached object that it reads or writes.
     pub fn object(&self) -> Option<&ObjectId> {
         match self {
             Self::ReadObject { object } | Self::Remove { object, .. } => Some(object),
@@ -136,22 +147,22 @@ impl Request {
     }
 }
 
-/// What the server answered.
+/// The response of the API server.
 #[derive(Clone, Debug)]
 pub enum Response {
-    /// The `Lessor`, as it now is.
+    /// The current `Lessor`.
     Lessor(Box<Lessor>),
-    /// The lease, as it now is.
+    /// The current lease.
     Lease(Box<Lease>),
-    /// What is followed, as it now is.
+    /// The current state of the source.
     Source(Box<SourceState>),
-    /// The metadata of the object, as it now is.
+    /// The current metadata of the object.
     Object(Box<ObjectMeta>),
-    /// This request deleted it, and it is gone.
+    /// This request has deleted the object.
     Deleted,
-    /// It wasn't there (any more): read, written or deleted, it makes no difference.
+    /// The object doesn't exist (404).
     Gone,
-    /// It was not done, or nobody knows whether it was.
+    /// The request failed, or it is unknown whether it was done.
     Refused(RequestError),
 }
 
@@ -166,26 +177,26 @@ impl Response {
     }
 }
 
-/// Why a request was not done.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestError {
-    /// The object has changed since the version that the request names (409): read again, decide again.
+    /// The object has changed since the version that the request names (409).
     Conflict,
     /// The object carries a higher term: another replica is primary.
     LowerTerm,
     /// The kind isn't installed (404 without a name).
     NoSuchKind,
-    /// What should go can't, as the object is now; why.
+    /// In this version of the object, what is due can't be removed, for this reason.
     Unremovable(String),
-    /// The server found the request wrong (400, 422), in its words.
+    /// The request is invalid (400, 422); the API server's message.
     Invalid(String),
-    /// We lack a right (401, 403), in the server's words.
+    /// The operator lacks a right (401, 403); the API server's message.
     Forbidden(String),
-    /// The server asks for patience (429).
+    /// Too many requests (429), with the time of `Retry-After`.
     Throttled(Option<Duration>),
-    /// The server can't do its work (5xx), in its words.
+    /// The API server fails (5xx); its message.
     Failing(String),
-    /// No answer came: whether the request was done is unknown.
+    /// No response arrived: it is unknown whether the request was done.
     NoAnswer(String),
 }
 
@@ -209,15 +220,15 @@ impl RequestError {
 impl std::fmt::Display for RequestError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Conflict => f.write_str("the object has changed meanwhile"),
+            Self::Conflict => f.write_str("the object has changed"),
             Self::LowerTerm => f.write_str("the object carries a higher term"),
             Self::NoSuchKind => f.write_str("the kind is not installed"),
             Self::Unremovable(message) => f.write_str(message),
-            Self::Invalid(message) => write!(f, "refused as invalid: {message}"),
+            Self::Invalid(message) => write!(f, "invalid: {message}"),
             Self::Forbidden(message) => write!(f, "forbidden: {message}"),
-            Self::Throttled(_) => f.write_str("the API server asks for patience"),
-            Self::Failing(message) => write!(f, "the API server fails: {message}"),
-            Self::NoAnswer(message) => write!(f, "no answer: {message}"),
+            Self::Throttled(_) => f.write_str("too many requests"),
+            Self::Failing(message) => write!(f, "API server error: {message}"),
+            Self::NoAnswer(message) => write!(f, "no response: {message}"),
         }
     }
 }

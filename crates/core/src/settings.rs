@@ -1,47 +1,47 @@
-//! What an administrator can set.
+//! The settings of a replica.
 
 use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
 
-use crate::{attachable::Attachable, index::sources::SourceKind, watch_health::Scope};
+use crate::{api_seconds::seconds, attachable::Attachable, index::sources::SourceKind, watch_health::Scope};
 
-/// Settings of one replica.
+/// The settings of a replica.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The name of the `Lessor` object that replicas compete for.
     pub lessor: String,
-    /// The name of this replica, unique to this run of it.
+    /// The name of this replica, unique to this run.
     pub identity: String,
     /// The namespaces to serve; empty: all.
     pub namespaces: Vec<String>,
     /// The kinds whose objects can be attached, each once.
     pub attachable: Vec<Attachable>,
-    /// The kinds of sources that leases can follow, beside leases.
+    /// The kinds of sources that leases can follow, in addition to leases.
     pub follow: Vec<SourceKind>,
     /// The shortest TTL that is granted.
     pub min_ttl: Duration,
     /// The longest TTL that is granted.
     pub max_ttl: Duration,
-    /// How far the clocks of two API servers may be apart.
+    /// The largest difference between the clocks of two API servers.
     pub max_clock_skew: Duration,
-    /// How long nothing ends after a start with nothing known.
+    /// The grace period after a start, counted from the first API server response, in which no lease expires.
     pub start_grace: Duration,
-    /// How long an ended lease stays at least, for attachments that were made just before and not yet seen.
+    /// How long an ended lease remains at least, so that attachments made just before the end are observed.
     pub linger: Duration,
-    /// How long a primary stays primary without a sign of it.
+    /// How long a primary stays primary without a write.
     pub lease_duration: Duration,
-    /// Writes of status per second that merely bring it up to date.
+    /// Refreshes of status per second.
     pub status_rate: f64,
-    /// Ends per second.
+    /// Expiries per second.
     pub expiry_rate: NonZeroU32,
-    /// Requests under way at once.
+    /// Requests for work in flight at once.
     pub concurrency: usize,
     /// Events written per second.
     pub event_rate: f64,
-    /// How long an attachment may name a lease that isn't there before an Event warns of it.
+    /// How long an attachment may name a lease that doesn't exist before an Event warns of it.
     pub pending_warning: Duration,
-    /// Show what would be removed, and remove nothing.
+    /// Report what would be removed, and remove nothing.
     pub dry_run: bool,
-    /// Where to serve health, readiness and what is known of attachments; `None`: nowhere.
+    /// The address of health, readiness and `/debug`; `None`: not served.
     pub admin_address: Option<SocketAddr>,
 }
 
@@ -71,6 +71,11 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// The TTL that is granted for so many seconds.
+    pub fn granted_ttl(&self, asked: i64) -> Duration {
+        seconds(asked).max(self.min_ttl).min(self.max_ttl)
+    }
+
     /// Where leases and objects are watched.
     pub fn scopes(&self) -> Vec<Scope> {
         match self.namespaces.as_slice() {

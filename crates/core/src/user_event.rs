@@ -1,4 +1,4 @@
-//! What a replica has to tell people: each notice becomes a log line and an Event, in the same words.
+//! What users are notified of. Each becomes a log line and a Kubernetes Event, in the same words.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::{index::attachments::ObjectId, lease_object::NamespacedName};
 
-/// What a notice is about.
+/// The object that an event is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum About {
     /// A lease.
@@ -20,33 +20,33 @@ pub enum About {
 impl fmt::Display for About {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Lease(place, _) => write!(f, "lease {place}"),
+            Self::Lease(name, _) => write!(f, "lease {name}"),
             Self::Object(object, _) => object.fmt(f),
             Self::Lessor => f.write_str("lessor"),
         }
     }
 }
 
-/// Something that happened, or that somebody should mend.
+/// An event for users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserEvent {
     /// What it is about.
     pub about: About,
-    /// Whether somebody should do something about it.
+    /// Whether it is a Warning: a user or an administrator has to act.
     pub warning: bool,
-    /// In one word or two, CamelCase: the reason of the Event.
+    /// A CamelCase reason.
     pub reason: &'static str,
-    /// In a sentence.
+    /// The message.
     pub note: String,
 }
 
 impl UserEvent {
-    /// Good news, or plain news.
+    /// A Normal event.
     pub fn normal(about: About, reason: &'static str, note: impl Into<String>) -> Self {
         Self { about, warning: false, reason, note: note.into() }
     }
 
-    /// Something to be mended.
+    /// A Warning event.
     pub fn warning(about: About, reason: &'static str, note: impl Into<String>) -> Self {
         Self { about, warning: true, reason, note: note.into() }
     }

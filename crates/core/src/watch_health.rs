@@ -249,7 +249,7 @@ mod tests {
             since_last_response: Duration::ZERO,
             disconnected: false,
             paused_unwritable: Duration::ZERO,
-            doubted: Duration::ZERO,
+            tentative_pause: Duration::ZERO,
         }
     }
 

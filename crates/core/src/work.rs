@@ -1,4 +1,4 @@
-//! What replicas compete for: the keys of the writer lease.
+//! The keys of the writer lease.
 
 use uuid::Uuid;
 

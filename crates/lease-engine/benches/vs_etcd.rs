@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lease_engine::{Config, LeaseTime, Lessor, Ttl};
+use lease_engine::{Config, LeaseEngine, LeaseTime, Ttl};
 use rustix::time::{ClockId, clock_gettime};
 
 const SIZES: [usize; 3] = [10_000, 100_000, 1_000_000];
@@ -45,7 +45,7 @@ fn compare() {
     let (mut ours, mut etcds) = (Figures::new(), Figures::new());
     let this = env::current_exe().expect("path of this program");
     let go = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/etcd");
-    let program = env::temp_dir().join(format!("etcd-lessor-{}", std::process::id()));
+    let program = env::temp_dir().join(format!("etcd-engine-{}", std::process::id()));
     eprintln!("building benches/etcd");
     let built = Command::new("go").args(["build", "-o"]).arg(&program).arg(".").current_dir(go).status();
     assert!(built.expect("go is installed").success(), "can't build benches/etcd");
@@ -192,35 +192,35 @@ impl Clock {
     }
 }
 
-fn primary<K>() -> (Lessor<u64, K>, Clock) {
-    let mut lessor = Lessor::new(Config::default());
-    lessor.promote(Duration::ZERO);
-    (lessor, Clock::read_once_per(64))
+fn primary<K>() -> (LeaseEngine<u64, K>, Clock) {
+    let mut engine = LeaseEngine::new(Config::default());
+    engine.promote(Duration::ZERO);
+    (engine, Clock::read_once_per(64))
 }
 
 fn time_leases(best: &mut Best, granted: &[u64], shuffled: &[u64]) {
     let n = granted.len();
-    let (mut lessor, mut clock) = primary::<()>();
+    let (mut engine, mut clock) = primary::<()>();
     best.time("grant", n, || {
         for id in granted {
-            lessor.grant(*id, TTL, clock.now()).unwrap();
+            engine.grant(*id, TTL, clock.now()).unwrap();
         }
     });
     best.time("renew", n, || {
         for id in shuffled {
-            black_box(lessor.renew(*id, clock.now()).unwrap());
+            black_box(engine.renew(*id, clock.now()).unwrap());
         }
     });
     let mut clock = Clock::read_once_per(1);
     best.time("renew-alone", n, || {
         for id in shuffled {
-            black_box(lessor.renew(*id, clock.now()).unwrap());
+            black_box(engine.renew(*id, clock.now()).unwrap());
         }
     });
-    drop(best.time("list", n, || lessor.leases_by_deadline()));
+    drop(best.time("list", n, || engine.leases_by_deadline()));
     best.time("revoke", n, || {
         for id in shuffled {
-            lessor.revoke(*id).unwrap();
+            engine.revoke(*id).unwrap();
         }
     });
 }
@@ -238,38 +238,38 @@ fn time_items(best: &mut Best, granted: &[u64], shuffled: &[u64]) {
     });
     drop(numbers);
 
-    let (mut lessor, mut clock) = primary::<String>();
+    let (mut engine, mut clock) = primary::<String>();
     let keys: Vec<_> = granted.iter().map(|id| format!("{id:016x}")).collect();
     for id in granted {
-        lessor.grant(*id, TTL, clock.now()).unwrap();
+        engine.grant(*id, TTL, clock.now()).unwrap();
     }
     best.time("attach", n, || {
         for (id, key) in shuffled.iter().zip(keys) {
-            lessor.attach(*id, key).unwrap();
+            engine.attach(*id, key).unwrap();
         }
     });
-    best.time("demote", 1, || black_box(&mut lessor).demote());
-    best.time("promote", 1, || black_box(&mut lessor).promote(Duration::ZERO));
+    best.time("demote", 1, || black_box(&mut engine).demote());
+    best.time("promote", 1, || black_box(&mut engine).promote(Duration::ZERO));
     best.time("revoke-with-item", n, || {
         for id in shuffled {
-            black_box(lessor.revoke(*id).unwrap());
+            black_box(engine.revoke(*id).unwrap());
         }
     });
 }
 
 /// From the deadline that all have until the last one has been handed out and forgotten.
 fn time_expiry(best: &mut Best, granted: &[u64]) {
-    let (mut lessor, _) = primary::<()>();
+    let (mut engine, _) = primary::<()>();
     let start = LeaseTime::from_millis(1000);
     for id in granted {
-        lessor.grant(*id, TTL, start).unwrap();
+        engine.grant(*id, TTL, start).unwrap();
     }
     let deadline = start + TTL.as_duration();
     best.time("expire", granted.len(), || {
         let mut ended = 0;
         while ended < granted.len() {
-            for id in lessor.poll(deadline, 1000) {
-                lessor.ended(id).unwrap();
+            for id in engine.poll(deadline, 1000) {
+                engine.ended(id).unwrap();
                 ended += 1;
             }
         }
@@ -280,12 +280,12 @@ fn time_expiry(best: &mut Best, granted: &[u64]) {
 /// share count too.
 fn memory(best: &mut Best, granted: &[u64]) {
     let before = resident();
-    let (mut lessor, mut clock) = primary::<()>();
+    let (mut engine, mut clock) = primary::<()>();
     for id in granted {
-        lessor.grant(*id, TTL, clock.now()).unwrap();
+        engine.grant(*id, TTL, clock.now()).unwrap();
     }
     best.note("bytes", (resident() - before) as f64 / granted.len() as f64);
-    drop(lessor);
+    drop(engine);
 }
 
 /// What this thread has been computing for: others that use the machine don't count.

@@ -12,7 +12,7 @@ use super::{
     wheel::{NEVER, Wheel},
 };
 
-/// Where lease time zero lies inside, so that [`Lessor::promote`] can push the clock back: 34 years in
+/// Where lease time zero lies inside, so that [`LeaseEngine::promote`] can push the clock back: 34 years in
 /// milliseconds.
 const ZERO: u64 = 1 << 40;
 
@@ -20,7 +20,7 @@ const ZERO: u64 = 1 << 40;
 ///
 /// `I` is what leases are known by, `K` what can be attached to them; without attachments leave it out.
 #[derive(Clone, Debug)]
-pub struct Lessor<I, K = ()> {
+pub struct LeaseEngine<I, K = ()> {
     pub(super) config: Config,
     pub(super) leases: Slots<I>,
     pub(super) items: Table<K, Item>,
@@ -88,7 +88,7 @@ pub struct Counts {
     pub items: usize,
 }
 
-impl<I, K> Lessor<I, K> {
+impl<I, K> LeaseEngine<I, K> {
     /// A lessor without leases. It's a follower until it's promoted.
     pub fn new(config: Config) -> Self {
         Self {
@@ -169,7 +169,7 @@ impl<I, K> Lessor<I, K> {
     }
 }
 
-impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
+impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
     /// Grants a lease. O(1).
     ///
     /// Works in every role: a follower learns of a grant after the fact.
@@ -221,7 +221,7 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
     /// suspended one is the full TTL again. O(1), one look-up: the queue isn't touched.
     ///
     /// A lease whose deadline has passed can be renewed until its end has begun, that is, until
-    /// [`poll`](Lessor::poll) has offered it.
+    /// [`poll`](LeaseEngine::poll) has offered it.
     ///
     /// # Errors
     /// [`Error::LeaseNotFound`], [`Error::LeaseExpired`]; [`Error::NotPrimary`] where followers don't renew.
@@ -491,7 +491,7 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
     }
 }
 
-impl<I: Copy + Eq + Hash, K: Eq + Hash> Lessor<I, K> {
+impl<I: Copy + Eq + Hash, K: Eq + Hash> LeaseEngine<I, K> {
     /// Revokes a lease, whatever it does, and answers what was attached to it. O(1), and O(1) for each item.
     ///
     /// The lease is forgotten at once. Where its end takes time and may fail, see

@@ -1,13 +1,13 @@
-//! The ends of leases: offered, answered, tried again.
+//! The ends of leases: offered and answered.
 
 use std::hash::Hash;
 
-use super::{Error, LeaseTime, Ttl, engine::Lessor};
+use super::{Error, LeaseTime, engine::LeaseEngine};
 
 /// How many nodes of the wheel one poll may move: about a millisecond's work.
 const MOVES: usize = 8192;
 
-impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
+impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
     /// Begins the ends of at most `limit` leases whose deadlines have passed, in the order of their
     /// deadlines. Nothing on a follower. O(1) for each.
     ///
@@ -21,7 +21,8 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
             return expired;
         }
         self.give_up_on_answers(now);
-        let permitted = self.config.expiry_rate.map_or(limit, |rate| rate.available(now).min(limit));
+        let permitted =
+            self.config.expiry_rate.map_or(limit, |rate| rate.available(now.since_start()).min(limit));
         let inner_now = self.down(now);
         let mut moves = MOVES;
         while expired.len() < permitted {
@@ -38,7 +39,7 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         if let Some(rate) = &mut self.config.expiry_rate
             && !expired.is_empty()
         {
-            rate.take(expired.len(), now);
+            rate.take(expired.len(), now.since_start());
         }
         expired
     }
@@ -56,15 +57,11 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         }
         let again = self.ends.next().and_then(|again| self.outside(again));
         let due = self.next_due().into_iter().chain(again).min();
-        let due = due.map(|due| match &self.config.expiry_rate {
-            Some(rate) => due.max(rate.next()),
-            None => due,
+        let due = due.and_then(|due| match &self.config.expiry_rate {
+            Some(rate) => Some(due.max(LeaseTime::from_duration(rate.next()?))),
+            None => Some(due),
         });
-        let unanswered = self.config.answer_within.zip(self.ends.aside(&self.leases).next());
-        let give_up = unanswered.and_then(|(within, (_, since))| {
-            self.outside(since.saturating_add(Ttl::from(within).as_millis()))
-        });
-        [due, give_up].into_iter().flatten().min()
+        [due, self.next_give_up()].into_iter().flatten().min()
     }
 
     /// No lease ends before this, in any role: when to ask [`overdue`](Self::overdue) again. O(1).
@@ -100,25 +97,6 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
         Ok(true)
     }
 
-    /// The end of a lease failed: it's still ending, and is offered again after a pause, which grows. Answers
-    /// when; `None` if no end of this lease is under way (it has been reinstated or forgotten, or this lessor
-    /// demoted). O(1).
-    pub fn failed(&mut self, id: I, now: LeaseTime) -> Option<LeaseTime> {
-        let n = self.leases.find(id)?;
-        if !self.leases.get(n).has_begun(self.reign) {
-            return None;
-        }
-        let again = self.try_again(n, now);
-        self.outside(again)
-    }
-
-    /// Ends that were offered and not answered yet, those that wait longest first, and since when.
-    pub fn unanswered(&self) -> impl Iterator<Item = (I, LeaseTime)> {
-        self.ends
-            .aside(&self.leases)
-            .filter_map(|(n, since)| Some((self.leases.get(n).id, self.outside(since)?)))
-    }
-
     fn begin(&mut self, n: u32, now: u64) {
         self.wheel.remove(&mut self.leases, n);
         self.leases.get_mut(n).begin(self.reign);
@@ -138,28 +116,9 @@ impl<I: Copy + Eq + Hash, K> Lessor<I, K> {
     fn first_due(&mut self, now: u64, moves: &mut usize) -> Option<u32> {
         self.wheel.first_due(&mut self.leases, now, moves, |leases, n, _| leases.get(n).due())
     }
-
-    fn give_up_on_answers(&mut self, now: LeaseTime) {
-        let Some(within) = self.config.answer_within else { return };
-        let before = self.down(now).saturating_sub(Ttl::from(within).as_millis());
-        loop {
-            let oldest = self.ends.aside(&self.leases).next();
-            let Some((n, _)) = oldest.filter(|(_, since)| *since <= before) else { return };
-            self.try_again(n, now);
-        }
-    }
-
-    fn try_again(&mut self, n: u32, now: LeaseTime) -> u64 {
-        let tries = u32::from(self.leases.get(n).tries);
-        let pause = Ttl::from(self.config.retry.pause(tries)).as_millis();
-        let again = self.up(now).saturating_add(pause);
-        self.ends.settle(self.down(now));
-        self.ends.file(&mut self.leases, n, again);
-        again
-    }
 }
 
-impl<I: Copy + Eq + Hash, K: Eq + Hash> Lessor<I, K> {
+impl<I: Copy + Eq + Hash, K: Eq + Hash> LeaseEngine<I, K> {
     /// The end of a lease is committed: it is forgotten, and what was attached to it is the caller's. Works
     /// in every role: a follower learns of an end after the fact. O(1), and O(1) for each item.
     ///

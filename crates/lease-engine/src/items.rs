@@ -4,7 +4,7 @@ use std::{hash::Hash, iter, mem};
 
 use super::{
     Error,
-    engine::Lessor,
+    engine::LeaseEngine,
     index::{Found, NONE},
 };
 
@@ -16,7 +16,7 @@ pub(super) struct Item {
     next: u32,
 }
 
-impl<I: Copy + Eq + Hash, K: Eq + Hash> Lessor<I, K> {
+impl<I: Copy + Eq + Hash, K: Eq + Hash> LeaseEngine<I, K> {
     /// Attaches an item to a lease. One that was attached to another moves; the answer is whose it was. O(1).
     ///
     /// # Errors

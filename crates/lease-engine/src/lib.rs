@@ -1,44 +1,43 @@
 //! Leases in memory: etcd's lessor completed, free of Kubernetes and of I/O.
 //!
-//! A [`Lessor`] *grants* leases for a TTL, *renews* them, and says which have *expired*; items *attach* to
+//! A [`LeaseEngine`] *grants* leases for a TTL, *renews* them, and says which have *expired*; items *attach* to
 //! leases and go with them. It decides, and does nothing: every call takes `now`, a [`LeaseTime`], and what
 //! follows from it is in the answer. A lessor is a follower until it's *promoted*; both roles keep the same
-//! deadlines, but only a primary [begins ends](Lessor::poll).
+//! deadlines, but only a primary [begins ends](LeaseEngine::poll).
 //!
 //! ```
 //! use std::time::Duration;
-//! use lease_engine::{Config, Error, LeaseTime, Lessor, Ttl};
+//! use lease_engine::{Config, Error, LeaseTime, LeaseEngine, Ttl};
 //!
-//! let mut lessor = Lessor::new(Config { min_ttl: Ttl::from_secs(5), ..Config::default() });
-//! lessor.promote(Duration::ZERO);
+//! let mut engine = LeaseEngine::new(Config { min_ttl: Ttl::from_secs(5), ..Config::default() });
+//! engine.promote(Duration::ZERO);
 //!
 //! let start = LeaseTime::from_millis(0);
-//! let granted = lessor.grant("session", Ttl::from_secs(1), start)?;
+//! let granted = engine.grant("session", Ttl::from_secs(1), start)?;
 //! assert_eq!(granted.ttl, Ttl::from_secs(5)); // the minimum
-//! lessor.attach("session", "lock/a")?;
-//! lessor.renew("session", start + Duration::from_secs(3))?;
+//! engine.attach("session", "lock/a")?;
+//! engine.renew("session", start + Duration::from_secs(3))?;
 //!
 //! // Sleep until `next_wakeup`, poll, try to commit each end, and say how it went.
 //! let deadline = start + Duration::from_secs(8);
-//! assert!(lessor.next_wakeup() <= Some(deadline));
-//! assert_eq!(lessor.poll(deadline, 100), ["session"]);
-//! assert_eq!(lessor.renew("session", deadline), Err(Error::LeaseExpired));
-//! assert_eq!(lessor.ended("session")?, ["lock/a"]);
+//! assert!(engine.next_wakeup() <= Some(deadline));
+//! assert_eq!(engine.poll(deadline, 100), ["session"]);
+//! assert_eq!(engine.renew("session", deadline), Err(Error::LeaseExpired));
+//! assert_eq!(engine.ended("session")?, ["lock/a"]);
 //! # Ok::<(), Error>(())
 //! ```
 //!
 //! Around it: [`SharedLessor`] is the same behind a lock, with persistence ([`Store`]), a deleter of items
 //! ([`ItemDeleter`]), and a stream of what expires; [`IdGenerator`] makes the original's ids;
-//! [`clock::LeaseClock`] is the clock of lease time; [`queue::DeadlineQueue`] keeps other timers; [`Rate`]
-//! limits rates.
+//! [`clock::LeaseClock`] is the clock of lease time; [`Timers`] holds other timers; [`Rate`] limits rates.
 //!
 //! # The end of a lease
-//! [`poll`](Lessor::poll) begins it, in the order of the deadlines: from then on renewals and attachments are
+//! [`poll`](LeaseEngine::poll) begins it, in the order of the deadlines: from then on renewals and attachments are
 //! refused. Committing it is the caller's, and may fail or lose against a renewal. So each end gets an
-//! answer: [`ended`](Lessor::ended), the lease is forgotten; [`reinstate`](Lessor::reinstate), it lives on,
-//! renewed, or [`take_back`](Lessor::take_back), as it was; [`failed`](Lessor::failed), it's offered again
-//! after a pause that grows. None is dropped, none delays another, and [`unanswered`](Lessor::unanswered) and
-//! [`Lease::tries`] show those that are stuck. A [demotion](Lessor::demote) takes all of them back.
+//! answer: [`ended`](LeaseEngine::ended), the lease is forgotten; [`reinstate`](LeaseEngine::reinstate), it lives on,
+//! renewed, or [`take_back`](LeaseEngine::take_back), as it was; [`failed`](LeaseEngine::failed), it's offered again
+//! after a pause that grows. None is dropped, none delays another, and [`unanswered`](LeaseEngine::unanswered) and
+//! [`Lease::tries`] show those that are stuck. A [demotion](LeaseEngine::demote) takes all of them back.
 //!
 //! # The data structure
 //! A lease is one cache line: its TTL, deadline, and its node in a wheel. A hash index of one word per place
@@ -83,28 +82,26 @@ mod deleter;
 mod engine;
 mod error;
 mod expiry_queue;
-#[cfg(all(test, feature = "shared"))]
-mod faults;
 #[cfg(feature = "store")]
 mod ids;
 mod index;
 mod items;
 mod load;
-#[cfg(test)]
-mod model;
-#[cfg(feature = "queue")]
-pub mod queue;
-mod rate;
+mod rate_limit;
 mod record;
+mod retry;
 #[cfg(feature = "shared")]
 mod shared;
 mod slots;
 #[cfg(feature = "store")]
 mod store;
 mod table;
+#[cfg(test)]
+mod tests;
 mod time;
 #[cfg(feature = "shared")]
 mod timer;
+mod timers;
 #[cfg(not(feature = "bench"))]
 mod wheel;
 #[cfg(feature = "bench")]
@@ -113,11 +110,12 @@ pub mod wheel;
 
 pub use self::{
     config::{AboveMax, Backoff, Config, Stretch},
-    engine::{Counts, Granted, Lease, Lessor, State},
+    engine::{Counts, Granted, Lease, LeaseEngine, State},
     error::Error,
-    rate::Rate,
+    rate_limit::Rate,
     record::Record,
     time::{LeaseTime, Ttl},
+    timers::Timers,
 };
 #[cfg(feature = "shared")]
 pub use self::{

@@ -11,10 +11,10 @@ use futures::{
 use parking_lot::Mutex;
 
 use super::{
-    Config, Counts, Error, Granted, IdSource, ItemDeleter, Lease, LeaseTime, Lessor, Store, Timer, Ttl,
+    Config, Counts, Error, Granted, IdSource, ItemDeleter, Lease, LeaseEngine, LeaseTime, Store, Timer, Ttl,
 };
 
-/// A [`Lessor`] behind a lock, with what it needs from outside: a [`Timer`], a [`Store`], an [`ItemDeleter`].
+/// A [`LeaseEngine`] behind a lock, with what it needs from outside: a [`Timer`], a [`Store`], an [`ItemDeleter`].
 ///
 /// Leases persist before they are granted, and what is attached to them is deleted before they are forgotten.
 /// No lock is held while items are deleted, except the deleter's own. Clones are the same lessor. For a
@@ -30,7 +30,7 @@ struct Inner<I, K, S, D> {
 }
 
 struct Guarded<I, K, S> {
-    lessor: Lessor<I, K>,
+    engine: LeaseEngine<I, K>,
     store: S,
     /// Leases of which the store holds less than the full TTL: their next renewal has to be saved.
     checkpointed: HashSet<I>,
@@ -77,21 +77,21 @@ where
         mut store: S,
         deleter: D,
     ) -> Result<Self, SharedError> {
-        let mut lessor = Lessor::new(config);
+        let mut engine = LeaseEngine::new(config);
         let mut checkpointed = HashSet::new();
         let now = timer.now();
         for record in store.load().map_err(store_error)? {
-            lessor.restore(record.id, record.ttl, record.remaining, now)?;
+            engine.restore(record.id, record.ttl, record.remaining, now)?;
             if record.suspended {
-                lessor.suspend(record.id, now)?;
+                engine.suspend(record.id, now)?;
             }
-            lessor.set_end_by(record.id, record.end_in.map(|left| now + left))?;
+            engine.set_end_by(record.id, record.end_in.map(|left| now + left))?;
             if record.remaining < record.ttl.as_duration() {
                 checkpointed.insert(record.id);
             }
         }
         let guarded = Guarded {
-            lessor,
+            engine,
             store,
             checkpointed,
             stopped: false,
@@ -102,15 +102,15 @@ where
         Ok(Self { inner: Arc::new(Inner { timer: Box::new(timer), guarded, deleter }) })
     }
 
-    /// Grants a lease, once it persists. See [`Lessor::grant`].
+    /// Grants a lease, once it persists. See [`LeaseEngine::grant`].
     ///
     /// # Errors
     /// [`SharedError::Refused`], [`SharedError::Store`].
     pub fn grant(&self, id: I, ttl: Ttl) -> Result<Granted, SharedError> {
         self.with(|guarded, now| {
-            let granted = guarded.lessor.grant(id, ttl, now)?;
+            let granted = guarded.engine.grant(id, ttl, now)?;
             if let Err(error) = guarded.save(id, now) {
-                guarded.lessor.ended(id)?;
+                guarded.engine.ended(id)?;
                 return Err(error);
             }
             Ok(granted)
@@ -127,14 +127,14 @@ where
     }
 
     /// Renews a lease. Costs the store nothing, unless it holds less than a full TTL of this lease. See
-    /// [`Lessor::renew`].
+    /// [`LeaseEngine::renew`].
     ///
     /// # Errors
     /// [`SharedError::Refused`]; [`SharedError::Store`], and then the lease may be renewed, but not for sure
     /// across a restart.
     pub fn renew(&self, id: I) -> Result<Granted, SharedError> {
         self.with(|guarded, now| {
-            let granted = guarded.lessor.renew(id, now)?;
+            let granted = guarded.engine.renew(id, now)?;
             if guarded.checkpointed.contains(&id) {
                 guarded.save(id, now)?;
                 guarded.checkpointed.remove(&id);
@@ -151,18 +151,18 @@ where
     /// [`SharedError::Store`]: the end is offered again.
     pub fn revoke(&self, id: I) -> Result<(), SharedError> {
         let items: Vec<K> = self.with(|guarded, now| {
-            guarded.lessor.begin_revoke(id, now)?;
-            Ok::<_, Error>(guarded.lessor.items(id).cloned().collect())
+            guarded.engine.begin_revoke(id, now)?;
+            Ok::<_, Error>(guarded.engine.items(id).cloned().collect())
         })?;
         let deleted = self.delete(id, &items);
         self.with(|guarded, now| {
             let ended = deleted.and_then(|()| guarded.store.remove(id).map_err(store_error));
             if ended.is_err() {
-                guarded.lessor.failed(id, now);
+                guarded.engine.failed(id, now);
                 return ended;
             }
             guarded.checkpointed.remove(&id);
-            guarded.lessor.ended(id)?;
+            guarded.engine.ended(id)?;
             Ok(())
         })
     }
@@ -189,65 +189,65 @@ where
         self.with(|guarded, _| {
             guarded.store.remove(id).map_err(store_error)?;
             guarded.checkpointed.remove(&id);
-            guarded.lessor.ended(id)?;
+            guarded.engine.ended(id)?;
             Ok(())
         })
     }
 
-    /// Attaches an item; the answer is whose it was. See [`Lessor::attach`].
+    /// Attaches an item; the answer is whose it was. See [`LeaseEngine::attach`].
     ///
     /// # Errors
     /// As there.
     pub fn attach(&self, id: I, item: K) -> Result<Option<I>, Error> {
-        self.with(|guarded, _| guarded.lessor.attach(id, item))
+        self.with(|guarded, _| guarded.engine.attach(id, item))
     }
 
-    /// Detaches an item, if it's attached to this lease. See [`Lessor::detach`].
+    /// Detaches an item, if it's attached to this lease. See [`LeaseEngine::detach`].
     ///
     /// # Errors
     /// As there.
     pub fn detach(&self, id: I, item: &K) -> Result<bool, Error> {
-        self.with(|guarded, _| guarded.lessor.detach(id, item))
+        self.with(|guarded, _| guarded.engine.detach(id, item))
     }
 
     /// The lease that an item is attached to.
     pub fn lease_of(&self, item: &K) -> Option<I> {
-        self.inner.guarded.lock().lessor.lease_of(item)
+        self.inner.guarded.lock().engine.lease_of(item)
     }
 
-    /// Becomes primary. See [`Lessor::promote`].
+    /// Becomes primary. See [`LeaseEngine::promote`].
     pub fn promote(&self, extend: Duration) {
-        self.with(|guarded, _| guarded.lessor.promote(extend));
+        self.with(|guarded, _| guarded.engine.promote(extend));
     }
 
-    /// Becomes a follower. See [`Lessor::demote`].
+    /// Becomes a follower. See [`LeaseEngine::demote`].
     pub fn demote(&self) {
-        self.with(|guarded, _| guarded.lessor.demote());
+        self.with(|guarded, _| guarded.engine.demote());
     }
 
     /// The lease with this id.
     pub fn lookup(&self, id: I) -> Option<Lease<I>> {
-        self.inner.guarded.lock().lessor.lookup(id)
+        self.inner.guarded.lock().engine.lookup(id)
     }
 
     /// All leases, those that end first first.
     pub fn leases(&self) -> Vec<Lease<I>> {
-        self.inner.guarded.lock().lessor.leases_by_deadline()
+        self.inner.guarded.lock().engine.leases_by_deadline()
     }
 
     /// How long a lease lives unless something happens.
     pub fn remaining(&self, id: I) -> Option<Duration> {
-        self.with(|guarded, now| guarded.lessor.remaining(id, now))
+        self.with(|guarded, now| guarded.engine.remaining(id, now))
     }
 
     /// How many leases and items there are, and how many ends are under way.
     pub fn counts(&self) -> Counts {
-        self.inner.guarded.lock().lessor.counts()
+        self.inner.guarded.lock().engine.counts()
     }
 
     /// Ends that were offered and not answered yet, oldest first, and since when: a stuck one shows here.
     pub fn unanswered(&self) -> Vec<(I, LeaseTime)> {
-        self.inner.guarded.lock().lessor.unanswered().collect()
+        self.inner.guarded.lock().engine.unanswered().collect()
     }
 
     /// Saves what remains of each lease, so that a restart doesn't give them all a full TTL again. O(n); call
@@ -257,7 +257,7 @@ where
     /// [`SharedError::Store`], at the first lease that can't be saved.
     pub fn checkpoint(&self) -> Result<(), SharedError> {
         self.with(|guarded, now| {
-            let ids: Vec<_> = guarded.lessor.leases().map(|lease| lease.id).collect();
+            let ids: Vec<_> = guarded.engine.leases().map(|lease| lease.id).collect();
             for id in ids {
                 guarded.checkpointed.insert(id);
                 guarded.save(id, now)?;
@@ -296,9 +296,9 @@ where
         }
     }
 
-    /// The end of a lease has failed: it's offered again after a pause. See [`Lessor::failed`].
+    /// The end of a lease has failed: it's offered again after a pause. See [`LeaseEngine::failed`].
     pub fn failed(&self, id: I) {
-        self.with(|guarded, now| guarded.lessor.failed(id, now));
+        self.with(|guarded, now| guarded.engine.failed(id, now));
     }
 
     async fn next_expired(&self, limit: usize) -> Option<Vec<I>> {
@@ -309,11 +309,11 @@ where
                 if guarded.stopped {
                     return None;
                 }
-                let expired = guarded.lessor.poll(self.inner.timer.now(), limit);
+                let expired = guarded.engine.poll(self.inner.timer.now(), limit);
                 if !expired.is_empty() {
                     return Some(expired);
                 }
-                let wakeup = guarded.lessor.next_wakeup();
+                let wakeup = guarded.engine.next_wakeup();
                 guarded.waiting_until = wakeup.unwrap_or(LeaseTime::NEVER);
                 guarded.waiting.retain(|waiting| !waiting.is_canceled());
                 guarded.waiting.push(wake);
@@ -327,7 +327,7 @@ where
     fn with<T>(&self, act: impl FnOnce(&mut Guarded<I, K, S>, LeaseTime) -> T) -> T {
         let mut guarded = self.inner.guarded.lock();
         let result = act(&mut guarded, self.inner.timer.now());
-        if guarded.lessor.next_wakeup().is_some_and(|at| at < guarded.waiting_until) {
+        if guarded.engine.next_wakeup().is_some_and(|at| at < guarded.waiting_until) {
             guarded.waiting.clear();
         }
         result
@@ -336,7 +336,7 @@ where
 
 impl<I: Copy + Eq + Hash, K, S: Store<I>> Guarded<I, K, S> {
     fn save(&mut self, id: I, now: LeaseTime) -> Result<(), SharedError> {
-        let record = self.lessor.record(id, now).ok_or(Error::LeaseNotFound)?;
+        let record = self.engine.record(id, now).ok_or(Error::LeaseNotFound)?;
         self.store.save(&record).map_err(store_error)
     }
 }

@@ -276,3 +276,92 @@ impl Wheel {
         if n >= HEADS { &mut self.heads[(n - HEADS) as usize] } else { nodes.node_mut(n) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Twenty nodes and their times. Like the engine it files a node only when its time comes nearer.
+    struct Queue {
+        wheel: Wheel,
+        nodes: Vec<Node>,
+        times: Vec<u64>,
+    }
+
+    impl Queue {
+        fn new() -> Self {
+            let nodes = (0..20).map(|n| Node { at: NEVER, prev: n, next: n }).collect();
+            Self { wheel: Wheel::new(0), nodes, times: vec![NEVER; 20] }
+        }
+
+        fn set(&mut self, n: u32, at: u64) {
+            self.times[n as usize] = at;
+            if at < self.nodes[n as usize].at {
+                self.wheel.file(&mut self.nodes, n, at);
+            }
+        }
+
+        fn remove(&mut self, n: u32) {
+            self.times[n as usize] = NEVER;
+            self.wheel.remove(&mut self.nodes, n);
+        }
+
+        fn pop(&mut self, now: u64) -> Option<u32> {
+            let Self { wheel, nodes, times } = self;
+            let n = wheel.first_due(nodes, now, &mut { usize::MAX }, |_, n, _| times[n as usize])?;
+            self.remove(n);
+            Some(n)
+        }
+    }
+
+    #[test]
+    fn nodes_of_one_millisecond_come_out_in_the_order_in_which_they_were_filed() {
+        let mut queue = Queue::new();
+        (0..20).rev().for_each(|n| queue.set(n, 70_000));
+        assert!(std::iter::from_fn(|| queue.pop(70_000)).eq((0..20).rev()));
+    }
+
+    /// Steps of all sizes: within a slot, across levels, and back.
+    fn time_step() -> impl Strategy<Value = i64> {
+        prop_oneof![-2000..2000i64, 0..100_000i64, (0..40u32).prop_map(|bits| 1 << bits)]
+    }
+
+    proptest! {
+        #[test]
+        fn nodes_come_out_as_from_a_sorted_list(
+            steps in prop::collection::vec((0..20u32, time_step(), time_step(), 0..4u8), 1..200),
+        ) {
+            let mut queue = Queue::new();
+            let mut model: BTreeMap<u32, u64> = BTreeMap::new();
+            let mut now: u64 = 1 << 40;
+            for (n, step, ahead, operation) in steps {
+                now = now.saturating_add_signed(step).min(1 << 43);
+                match operation {
+                    0 | 1 => {
+                        let at = now.saturating_add_signed(ahead);
+                        queue.set(n, at);
+                        model.insert(n, at);
+                    }
+                    2 => {
+                        queue.remove(n);
+                        model.remove(&n);
+                    }
+                    _ => {
+                        for _ in 0..model.values().filter(|at| **at <= now).count() {
+                            let earliest = model.values().copied().min();
+                            prop_assert_eq!(queue.pop(now).and_then(|n| model.remove(&n)), earliest);
+                        }
+                        prop_assert_eq!(queue.pop(now), None);
+                    }
+                }
+                let earliest = model.values().copied().min();
+                prop_assert_eq!(queue.wheel.next().is_some(), earliest.is_some());
+                prop_assert!(queue.wheel.next() <= earliest);
+            }
+        }
+    }
+}

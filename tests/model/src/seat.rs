@@ -169,7 +169,7 @@ impl Seat {
             since_last_response: mono.saturating_sub(self.clock.last_response()),
             disconnected: self.clock.is_paused(mono),
             paused_unwritable: self.clock.paused_unwritable(mono),
-            doubted: self.clock.tentative_pause(mono),
+            tentative_pause: self.clock.tentative_pause(mono),
         }
     }
 

@@ -48,7 +48,7 @@ pub enum Turn {
     Reached,
 }
 
-/// What keeps a replica from ending a lease at all, until somebody changes that.
+/// What keeps a replica from ending a lease at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// In a dry run nothing ends.
@@ -82,7 +82,7 @@ pub enum Need {
     Turn,
     /// The API server has to answer: the last response is too old to show that it works.
     Response,
-    /// The source that it follows has to be read: a beat may have been accepted that no watch event has shown yet.
+    /// The source that it follows has to be read: a heartbeat may have been accepted that no watch event has reported yet.
     Source,
 }
 
@@ -166,8 +166,8 @@ mod tests {
             ("a follower writes nothing", old_write(Turn::Follower), at(110), Expiry::End),
             ("no recent response", DUE, silent, Expiry::Need(Need::Response)),
             ("no recent response, and a source", unread, silent, Expiry::Need(Need::Response)),
-            ("its source may have beaten", unread, at(110), Expiry::Need(Need::Source)),
-            ("no beat helps", Evidence { capped: true, ..unread }, at(110), Expiry::End),
+            ("its source may have sent a heartbeat", unread, at(110), Expiry::Need(Need::Source)),
+            ("no heartbeat helps", Evidence { capped: true, ..unread }, at(110), Expiry::End),
             ("a dry run", blocked(Obstacle::DryRun), at(110), Expiry::Never(Obstacle::DryRun)),
             ("a dry run, too early", blocked(Obstacle::DryRun), at(109), Expiry::NotDue(seconds(110))),
             (

@@ -1,81 +1,64 @@
-//! What is next for one lease: a pure function of what is known about it.
+//! What is next for a lease: a pure function of a [`LeaseView`].
 //!
-//! It is asked anew after everything that touches the lease, so it needs no memory of where the lease was: a replica that
-//! starts, or takes over, in the middle of an end goes on with it like the one before.
+//! It is called after everything that affects the lease, so it needs no memory of earlier steps. A replica that starts or takes
+//! over in the middle of an end continues like the one before.
 
 use std::time::Duration;
 
 use lease_engine::LeaseTime;
-pub use lessor_api::duration::seconds;
 use lessor_api::lease::Attached;
 use uuid::Uuid;
 
 use super::expiry::{Evidence, Expiry, Need, Obstacle, RECENT, Turn, may_end};
 use crate::{
+    api_seconds::{rounded_down, rounded_up, seconds},
     clocks::Now,
-    index::sources::Source,
+    index::{leases::GrantedTime, sources::Source},
     lease_object::LeaseObject,
     lease_status::{Followed, Grant, Released, State, StatusSnapshot},
     settings::Settings,
     unix_millis::{from_millis, millis},
 };
 
-/// What the lessor in memory says of a lease that is granted.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Held {
-    /// The TTL that is granted.
-    pub ttl: Duration,
-    /// When it ends by time; `None` while suspended without a cap.
-    pub deadline: Option<LeaseTime>,
-    /// What remains.
-    pub remaining: Duration,
-    /// What remains of the TTL, however near the cap is.
-    pub left: Duration,
-    /// For how long it has run out.
-    pub overdue: Option<Duration>,
-    /// Whether it is over however often it is renewed.
-    pub capped: bool,
-}
-
-/// What a lease follows, and how it stands with that.
+/// What a lease follows, and whether that keeps it alive.
 #[derive(Clone, Copy, Debug)]
 pub struct Following<'a> {
     /// The source.
     pub source: &'a Source,
-    /// The uid of the Pod that it is.
+    /// The uid of the source, if it is a Pod.
     pub uid: Option<Uuid>,
-    /// The condition `Following`: its status and reason. `None`: nobody knows.
+    /// The condition `Following`: its status and reason. `None`: unknown.
     pub condition: Option<(bool, &'static str)>,
-    /// Whether it has to be read before the lease may end by time.
+    /// Whether the source has to be read before the lease may end by time.
     pub unread: bool,
 }
 
-/// All that a decision depends on.
+/// Everything that the next step of a lease depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseView<'a> {
-    /// The lease as last seen.
+    /// The newest version of the lease.
     pub record: &'a LeaseObject,
-    /// Whether it is known to have changed since.
+    /// Whether it has changed since.
     pub stale: bool,
     /// Whether this primary has yet to write to it.
     pub inherited: bool,
-    /// What the lessor says; `None` before the grant and after the end.
-    pub held: Option<Held>,
+    /// Its time; `None` before the grant and after the end.
+    pub granted: Option<GrantedTime>,
     /// The deadline that `status.expiryTime` stands for, in lease time.
     pub published_deadline: Option<LeaseTime>,
     /// Whether the deadline has come nearer since.
     pub nearer: bool,
-    /// When the lease was granted, if its status names an earlier time.
+    /// When the lease was granted, if its status has an earlier time.
     pub granted_by: Option<i64>,
     /// When its status was last written.
     pub written_at: Option<Duration>,
-    /// Whether it is being released: what is attached from then on is none of its.
+    /// Whether its release was sent: what is attached from then on doesn't belong to it.
     pub releasing: bool,
     /// What is attached to it now.
     pub attached: Attached,
-    /// Why what is attached doesn't go, if that's so: in one word, and for people.
+    /// Why its attachments can't be removed, if so: a CamelCase reason, and a message for users.
     pub hindrance: Option<(&'static str, &'a str)>,
-    /// Until when an ended lease stays, for attachments that were not yet seen.
+    /// Until when it remains after its end, for attachments that were not observed yet.
     pub linger_until: Duration,
     /// What it follows.
     pub following: Option<Following<'a>>,
@@ -83,26 +66,26 @@ pub struct LeaseView<'a> {
     pub turn: Turn,
     /// When the last accepted write of a lease or of the `Lessor` was sent.
     pub last_write: Duration,
-    /// What keeps this replica from ending it.
+    /// What keeps this replica from ending it at all.
     pub obstacle: Option<Obstacle>,
-    /// Settings.
+    /// The settings.
     pub settings: &'a Settings,
     /// The clocks.
     pub now: &'a Now,
 }
 
-/// What is next.
+/// What is next for a lease.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NextStep {
-    /// Nothing, until something changes.
+    /// Nothing until something changes.
     Rest,
     /// Nothing before this time, on the replica's clock.
     Wait(Duration),
-    /// This, by whoever is primary; left undone, it is a reason to take over.
+    /// This request, sent by the primary. A primary that doesn't is deposed.
     Send(LeaseRequest),
-    /// This, by the primary, when its budget for such writes allows.
+    /// This status, written by the primary when the budget of refreshes allows.
     Refresh(Box<StatusSnapshot>),
-    /// Its end is due, and this keeps the replica from it.
+    /// Nothing: its end is due, and this keeps the replica from it.
     Blocked(Obstacle),
 }
 
@@ -111,17 +94,17 @@ pub enum NextStep {
 pub enum LeaseRequest {
     /// Read it: it has changed.
     Read,
-    /// Put our finalizer in place.
+    /// Add our finalizer.
     AddFinalizer,
     /// Write its status: the grant.
     Grant(Box<StatusSnapshot>),
-    /// Read this before it ends: its time is over, as far as is known.
+    /// Read this before it ends: its time seems to be over.
     Confirm(Confirm),
     /// Write its status: the end.
     End(Box<StatusSnapshot>),
-    /// Write its status: something its holder is waiting for.
+    /// Write its status: a change that its holder or others wait for.
     Publish(Box<StatusSnapshot>),
-    /// Take our finalizer away: it is released.
+    /// Remove our finalizer: it is released.
     RemoveFinalizer,
     /// Delete it.
     Delete,
@@ -130,19 +113,19 @@ pub enum LeaseRequest {
 /// What is read before a lease ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confirm {
-    /// The lease itself: the API server has to answer.
+    /// The lease itself: the API server has to respond.
     Lease,
-    /// What it follows.
+    /// Its source.
     Source,
 }
 
-/// How often the mere count of attachments is written, for one lease.
+/// The least time between two writes of the number of attachments alone.
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
-/// What a deadline may move by without being published anew.
+/// A deadline that has moved by less isn't published again.
 const TOLERANCE: Duration = Duration::from_millis(50);
 
 impl LeaseView<'_> {
-    /// What is next.
+    /// What is next for the lease.
     pub fn step(&self) -> NextStep {
         if self.stale {
             return NextStep::Send(LeaseRequest::Read);
@@ -152,7 +135,7 @@ impl LeaseView<'_> {
             return self.after_the_end();
         }
         if record.deleting {
-            // Without our finalizer nobody waits for us, and the object goes by itself.
+            // Without our finalizer the API server removes the object.
             return if !record.has_finalizer {
                 NextStep::Rest
             } else if self.obstacle == Some(Obstacle::DryRun) {
@@ -166,26 +149,26 @@ impl LeaseView<'_> {
         if !record.has_finalizer && !self.settings.dry_run {
             return NextStep::Send(LeaseRequest::AddFinalizer);
         }
-        match self.held {
+        match self.granted {
             None if record.status.is_granted() => NextStep::Rest,
             None => NextStep::Send(LeaseRequest::Grant(self.grant())),
-            Some(held) => match may_end(&self.evidence(held), self.now) {
+            Some(granted) => match may_end(&self.evidence(granted), self.now) {
                 Expiry::End => NextStep::Send(LeaseRequest::End(self.end(State::Expired))),
                 Expiry::Need(Need::Response) => NextStep::Send(LeaseRequest::Confirm(Confirm::Lease)),
                 Expiry::Need(Need::Source) => NextStep::Send(LeaseRequest::Confirm(Confirm::Source)),
                 Expiry::Never(obstacle) => NextStep::Blocked(obstacle),
-                // The engine brings it back.
-                Expiry::Need(Need::Write | Need::Turn) => self.while_active(held, None),
-                // The engine brings it back at its deadline; what comes later has to be waited for.
-                Expiry::NotDue(at) => self.while_active(held, held.overdue.map(|_| at)),
+                // The engine hands it out later.
+                Expiry::Need(Need::Write | Need::Turn) => self.while_active(granted, None),
+                // The engine hands it out at its deadline. For a later time it needs a timer.
+                Expiry::NotDue(at) => self.while_active(granted, granted.overdue.map(|_| at)),
             },
         }
     }
 
-    fn evidence(&self, held: Held) -> Evidence {
+    fn evidence(&self, granted: GrantedTime) -> Evidence {
         Evidence {
-            deadline: held.deadline,
-            capped: held.capped,
+            deadline: granted.deadline,
+            capped: granted.capped,
             turn: self.turn,
             last_write: self.last_write,
             source_read: self.following.is_none_or(|following| !following.unread),
@@ -193,8 +176,8 @@ impl LeaseView<'_> {
         }
     }
 
-    fn while_active(&self, held: Held, again_at: Option<Duration>) -> NextStep {
-        let (old, new) = (&self.record.status, self.current(held));
+    fn while_active(&self, granted: GrantedTime, again_at: Option<Duration>) -> NextStep {
+        let (old, new) = (&self.record.status, self.current(granted));
         let pod = |status: &StatusSnapshot| status.follows().and_then(|follows| follows.uid);
         let follows = old.follows().is_some() || new.follows().is_some();
         let awaited = old.state() != new.state()
@@ -202,31 +185,31 @@ impl LeaseView<'_> {
             || old.grant != new.grant
             || old.is_expiring() != new.is_expiring()
             || (old.expiry.is_some() != new.expiry.is_some() && !follows)
-            // Whoever comes later must know which Pod it is.
+            // A replica that starts later must know which Pod it is.
             || pod(old) != pod(&new)
             || self.nearer;
         if awaited {
             return NextStep::Send(LeaseRequest::Publish(Box::new(new)));
         }
         if old.follows() != new.follows() || old.expiry.is_some() != new.expiry.is_some() {
-            // News for people, of which there may be much at once.
+            // For users, and perhaps for many leases at once.
             return NextStep::Refresh(Box::new(new));
         }
 
         let mut wake = again_at;
         let mut at = |time: Duration| wake = Some(wake.map_or(time, |wake: Duration| wake.min(time)));
-        // A replica that comes late may find a promise that is too long; its own clock may be what's wrong, though.
-        if let (Some(deadline), Some(published)) = (held.deadline, self.published_deadline)
+        // A replica that starts may find an `expiryTime` that is too late. The slack is for its own clock.
+        if let (Some(deadline), Some(published)) = (granted.deadline, self.published_deadline)
             && deadline + self.settings.max_clock_skew + COUNT_INTERVAL < published
         {
             return NextStep::Refresh(Box::new(new));
         }
-        // Half of what was published is over, and renewals have moved the deadline since. Not twice within half a TTL,
-        // though: what is published just before a renewal is old again soon after it.
-        if let (Some(deadline), Some(published)) = (held.deadline, self.published_deadline)
+        // Renewals have moved the deadline, and half of the published time is over. At most once within half a TTL: what is
+        // published just before a renewal is outdated soon after.
+        if let (Some(deadline), Some(published)) = (granted.deadline, self.published_deadline)
             && deadline > published + TOLERANCE
         {
-            let half = held.ttl / 2;
+            let half = granted.ttl / 2;
             let written = self.written_at.map_or(Duration::ZERO, |written| written.saturating_add(half));
             let next = self.mono_of(published).saturating_sub(half).max(written);
             if next <= self.now.mono {
@@ -241,8 +224,8 @@ impl LeaseView<'_> {
             }
             at(next);
         }
-        if let (Some(warn), Some(deadline)) = (self.warn_before(), held.deadline)
-            && held.remaining > warn
+        if let (Some(warn), Some(deadline)) = (self.warn_before(), granted.deadline)
+            && granted.remaining > warn
         {
             at(self.mono_of(deadline).saturating_sub(warn));
         }
@@ -259,15 +242,15 @@ impl LeaseView<'_> {
             return NextStep::Send(LeaseRequest::RemoveFinalizer);
         }
         if self.attached != Attached::default() {
-            // What is attached to its name now may be meant for the next lease of that name. Once this is written, no release
-            // of an earlier primary can be done any more.
+            // An earlier primary may have sent the release, and the attachments may be for the next lease of this name. This write
+            // invalidates such a release.
             if self.inherited {
                 let mut status = record.status.clone();
                 status.attached = Some(self.attached);
                 return NextStep::Send(LeaseRequest::Publish(Box::new(status)));
             }
             return match self.hindrance {
-                Some((reason, message)) if !self.says_hindered(reason, message) => {
+                Some((reason, message)) if !self.has_published(reason, message) => {
                     NextStep::Refresh(self.released(false, reason, message))
                 }
                 _ => NextStep::Rest,
@@ -276,8 +259,8 @@ impl LeaseView<'_> {
         if self.now.mono < self.linger_until {
             return NextStep::Wait(self.linger_until);
         }
-        let said = record.status.released().is_some_and(|(released, _)| released.done);
-        if record.retain && !record.deleting && !said {
+        let is_published = record.status.released().is_some_and(|(released, _)| released.done);
+        if record.retain && !record.deleting && !is_published {
             return NextStep::Send(LeaseRequest::Publish(self.released(
                 true,
                 "Complete",
@@ -289,19 +272,19 @@ impl LeaseView<'_> {
 
     /// The status of the grant.
     fn grant(&self) -> Box<StatusSnapshot> {
-        let ttl = granted_ttl(self.record.ttl_seconds, self.settings);
+        let ttl = self.settings.granted_ttl(self.record.ttl_seconds);
         let time = millis(self.now.server.unwrap_or(self.now.wall));
         let mut status = self.record.status.clone();
         status.grant = Some(Grant {
-            ttl_seconds: whole_seconds(ttl),
+            ttl_seconds: rounded_down(ttl),
             time,
             token: i64::try_from(self.record.version).unwrap_or(i64::MAX),
         });
         let cap = self.record.max_lifetime_seconds().map(seconds);
         let remaining = cap.map_or(ttl, |cap| cap.min(ttl));
         let deadline = Some(self.now.lease + remaining);
-        let held = Held { ttl, deadline, remaining, left: ttl, overdue: None, capped: false };
-        Box::new(self.with_current(status, held))
+        let granted = GrantedTime { ttl, deadline, remaining, left: ttl, overdue: None, capped: false };
+        Box::new(self.with_current(status, granted))
     }
 
     /// The status of the end.
@@ -318,17 +301,17 @@ impl LeaseView<'_> {
         Box::new(status)
     }
 
-    /// The status as it ought to be now.
-    fn current(&self, held: Held) -> StatusSnapshot {
-        self.with_current(self.record.status.clone(), held)
+    /// The status that is right now.
+    fn current(&self, granted: GrantedTime) -> StatusSnapshot {
+        self.with_current(self.record.status.clone(), granted)
     }
 
-    fn with_current(&self, mut status: StatusSnapshot, held: Held) -> StatusSnapshot {
+    fn with_current(&self, mut status: StatusSnapshot, granted: GrantedTime) -> StatusSnapshot {
         let wall = millis(self.now.wall);
         status.spec_generation = Some(self.record.generation);
         status.attached = Some(self.attached);
         if let Some(grant) = &mut status.grant {
-            grant.ttl_seconds = whole_seconds(held.ttl);
+            grant.ttl_seconds = rounded_down(granted.ttl);
             grant.time = self.granted_by.map_or(grant.time, |by| by.max(grant.time));
         }
         match self.following {
@@ -337,26 +320,27 @@ impl LeaseView<'_> {
                 status.set_follows(source.to_string(), uid, condition, wall);
             }
         }
-        let expiring = self.warn_before().is_some_and(|warn| held.remaining <= warn && !self.record.suspend);
+        let expiring =
+            self.warn_before().is_some_and(|warn| granted.remaining <= warn && !self.record.suspend);
         if expiring || status.expiring().is_some() {
             status.set_expiring(expiring, wall);
         }
         if self.record.suspend {
             status.set_state(State::Suspended, wall);
             status.expiry = None;
-            // The lessor rounds up to milliseconds. One more than whole seconds is that, and must not become a second.
-            let remaining = rounded_up(held.left.saturating_sub(Duration::from_millis(1)));
+            // The engine rounds up to milliseconds, which must not make a whole second more.
+            let remaining = rounded_up(granted.left.saturating_sub(Duration::from_millis(1)));
             status.set_remaining_seconds(Some(remaining));
         } else {
             status.set_state(State::Granted, wall);
             status.set_remaining_seconds(None);
-            status.expiry = held.deadline.map(|deadline| {
+            status.expiry = granted.deadline.map(|deadline| {
                 let remaining = deadline.since(self.now.lease);
                 wall.saturating_add(i64::try_from(remaining.as_millis()).unwrap_or(i64::MAX))
             });
-            // The end of time, as far as the API can write it.
+            // At most the latest time that the API can represent.
             status.expiry = status.expiry.map(|expiry| millis(from_millis(expiry)));
-            // As long as something keeps it alive, nobody needs to know when it would end otherwise.
+            // While its source keeps it alive, no time at which it would end otherwise is published.
             if !expiring && status.follows().is_some_and(Followed::is_alive) {
                 status.expiry = None;
             }
@@ -372,7 +356,7 @@ impl LeaseView<'_> {
         Box::new(status)
     }
 
-    fn says_hindered(&self, reason: &str, message: &str) -> bool {
+    fn has_published(&self, reason: &str, message: &str) -> bool {
         let released = self.record.status.released();
         released.is_some_and(|(released, _)| {
             !released.done && *released.reason == *reason && *released.message == *message
@@ -383,24 +367,10 @@ impl LeaseView<'_> {
         self.record.warn_before_seconds().map(seconds)
     }
 
-    /// When a time of lease time comes, on the replica's clock, if it goes on hearing the server.
+    /// When a time of lease time comes, on the replica's clock, without an outage.
     fn mono_of(&self, time: LeaseTime) -> Duration {
         self.now.mono.saturating_add(time.since(self.now.lease))
     }
-}
-
-/// What is granted to whoever asks for `asked` seconds.
-pub fn granted_ttl(asked: i64, settings: &Settings) -> Duration {
-    seconds(asked).max(settings.min_ttl).min(settings.max_ttl)
-}
-
-/// A duration in seconds of the API, cut.
-pub fn whole_seconds(duration: Duration) -> i64 {
-    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
-}
-
-fn rounded_up(duration: Duration) -> i64 {
-    whole_seconds(duration).saturating_add(i64::from(duration.subsec_nanos() > 0))
 }
 
 #[cfg(test)]
@@ -434,7 +404,7 @@ mod tests {
         let record = LeaseObject::read(&lease).expect("a record");
         let at = |seconds: u64| LeaseTime::from_duration(Duration::from_secs(seconds));
         let remaining = at(renewed + TTL).since(at(now));
-        let held = Held {
+        let granted = GrantedTime {
             ttl: Duration::from_secs(TTL),
             deadline: Some(at(renewed + TTL)),
             remaining,
@@ -450,13 +420,13 @@ mod tests {
             since_last_response: Duration::ZERO,
             disconnected: false,
             paused_unwritable: Duration::ZERO,
-            doubted: Duration::ZERO,
+            tentative_pause: Duration::ZERO,
         };
-        let situation = LeaseView {
+        let view = LeaseView {
             record: &record,
             stale: false,
             inherited: false,
-            held: Some(held),
+            granted: Some(granted),
             // Written when it was published, with the deadline of a renewal one second before.
             published_deadline: Some(at(published - 1 + TTL)),
             nearer: false,
@@ -473,7 +443,7 @@ mod tests {
             settings: &Settings::default(),
             now: &now,
         };
-        situation.step()
+        view.step()
     }
 
     #[test]

@@ -108,12 +108,19 @@ struct More {
     keys: BTreeMap<Key, LeaseName>,
     problems: Vec<String>,
     hindrance: Option<Hindrance>,
+    /// Whether a removal bound to this version has met a conflict.
+    conflicted: bool,
     /// Our annotations, as they stand, where keys are attached: needed to write what remains of them.
     annotations: BTreeMap<String, String>,
 }
 
-static NO_MORE: More =
-    More { keys: BTreeMap::new(), problems: Vec::new(), hindrance: None, annotations: BTreeMap::new() };
+static NO_MORE: More = More {
+    keys: BTreeMap::new(),
+    problems: Vec::new(),
+    hindrance: None,
+    conflicted: false,
+    annotations: BTreeMap::new(),
+};
 
 /// What taking in a version of an object changed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -154,6 +161,32 @@ struct Many {
     /// Sorted, so that the same observations lead to the same requests.
     objects: BTreeSet<ObjectId>,
     count: Attached,
+    /// The objects that can't be removed, and whether that is retried. Kept, since each removal asks for them.
+    hindered: BTreeMap<ObjectId, bool>,
+    /// How many of them are retried.
+    retried: usize,
+}
+
+impl Many {
+    fn set_hindered(&mut self, id: &ObjectId, hindered: Option<bool>) {
+        let before = match hindered {
+            Some(retried) => self.hindered.insert(id.clone(), retried),
+            None => self.hindered.remove(id),
+        };
+        self.retried += usize::from(hindered == Some(true));
+        self.retried -= usize::from(before == Some(true));
+    }
+}
+
+/// The objects attached to a lease that can't be removed.
+#[derive(Debug)]
+pub struct HinderedObjects<'a> {
+    /// The first of them, in order.
+    pub first: Vec<(&'a ObjectId, &'a Object)>,
+    /// How many there are.
+    pub count: usize,
+    /// Whether the removal of any of them is retried.
+    pub retried: bool,
 }
 
 impl AttachmentIndex {
@@ -194,7 +227,7 @@ impl AttachmentIndex {
         let name = NamespacedName { namespace, name: id.name.name.clone() };
         let id = ObjectId { kind: id.kind.clone(), name };
         for (lease, attached) in counts_of(&id, &object) {
-            self.link(&lease, &id, attached);
+            self.link(&lease, &id, attached, is_hindered(&object, &lease.name));
             if !leases.contains(&lease) {
                 leases.push(lease);
             }
@@ -203,18 +236,21 @@ impl AttachmentIndex {
         Ok(Applied { leases, new_problems })
     }
 
-    fn link(&mut self, lease: &NamespacedName, id: &ObjectId, attached: Attached) {
+    fn link(&mut self, lease: &NamespacedName, id: &ObjectId, attached: Attached, hindered: Option<bool>) {
         let Some(attachees) = self.by_lease.get_mut(lease) else {
             self.by_lease.insert(lease.clone(), Attachees::One(id.clone()));
             return;
         };
         if let Attachees::One(other) = attachees {
-            let count =
-                self.objects.get(other).map(|object| share_of(object, &lease.name)).unwrap_or_default();
-            *attachees = Attachees::Many(Box::new(Many { objects: [other.clone()].into(), count }));
+            let object = self.objects.get(other);
+            let count = object.map(|object| share_of(object, &lease.name)).unwrap_or_default();
+            let mut many = Many { objects: [other.clone()].into(), count, ..Many::default() };
+            many.set_hindered(other, object.and_then(|object| is_hindered(object, &lease.name)));
+            *attachees = Attachees::Many(Box::new(many));
         }
         if let Attachees::Many(many) = attachees {
             many.objects.insert(id.clone());
+            many.set_hindered(id, hindered);
             many.count.objects += attached.objects;
             many.count.keys += attached.keys;
         }
@@ -224,6 +260,7 @@ impl AttachmentIndex {
         match self.by_lease.get_mut(lease) {
             Some(Attachees::Many(many)) if many.objects.len() > 1 => {
                 many.objects.remove(id);
+                many.set_hindered(id, None);
                 many.count.objects -= attached.objects;
                 many.count.keys -= attached.keys;
             }
@@ -265,13 +302,14 @@ impl AttachmentIndex {
         missing
     }
 
-    /// Takes in that a kind is there in another version (`None`: not at all): its objects will be listed anew. Returns
-    /// with the leases touched.
-    pub fn forget_kind(&mut self, name: &str, except: Option<&Kind>) -> Vec<NamespacedName> {
+    /// Drops the objects of a kind that is served in another version (`None`: not at all). Returns them, and the leases that they
+    /// were attached to.
+    pub fn forget_kind(&mut self, name: &str, except: Option<&Kind>) -> (Vec<ObjectId>, Vec<NamespacedName>) {
         let is_old = |kind: &Kind| except != Some(kind) && *kind.name() == *name;
         let mut gone: Vec<ObjectId> = self.objects.keys().filter(|id| is_old(&id.kind)).cloned().collect();
         gone.sort_unstable();
-        gone.iter().flat_map(|id| self.forget(id)).collect()
+        let leases = gone.iter().flat_map(|id| self.forget(id)).collect();
+        (gone, leases)
     }
 
     /// One object.
@@ -279,9 +317,41 @@ impl AttachmentIndex {
         self.objects.get(id)
     }
 
-    /// One object, to note a hindrance or staleness.
+    /// One object, to note that it has changed.
     pub fn get_mut(&mut self, id: &ObjectId) -> Option<&mut Object> {
         self.objects.get_mut(id)
+    }
+
+    /// Notes why an object can't be removed.
+    pub fn hinder(&mut self, id: &ObjectId, hindrance: Hindrance) {
+        let Some(object) = self.objects.get_mut(id) else { return };
+        object.more.change(|more| more.hindrance = Some(hindrance));
+        for lease in counts_of(id, object).into_keys() {
+            if let Some(Attachees::Many(many)) = self.by_lease.get_mut(&lease) {
+                many.set_hindered(id, is_hindered(object, &lease.name));
+            }
+        }
+    }
+
+    /// The objects attached to a lease that can't be removed, the first `limit` of them listed.
+    pub fn hindered(&self, lease: &NamespacedName, limit: usize) -> HinderedObjects<'_> {
+        let entry = |id| self.objects.get_key_value(id);
+        match self.by_lease.get(lease) {
+            Some(Attachees::Many(many)) => HinderedObjects {
+                first: many.hindered.keys().take(limit).filter_map(entry).collect(),
+                count: many.hindered.len(),
+                retried: many.retried > 0,
+            },
+            one => {
+                let one = match one {
+                    Some(Attachees::One(id)) => entry(id),
+                    _ => None,
+                };
+                let hindered = one.and_then(|(_, object)| is_hindered(object, &lease.name));
+                let first: Vec<_> = one.filter(|_| hindered.is_some()).into_iter().collect();
+                HinderedObjects { count: first.len(), first, retried: hindered == Some(true) }
+            }
+        }
     }
 
     /// The objects attached to a lease, as a whole or by keys, in order.
@@ -347,7 +417,7 @@ impl Object {
         if attachments.keys.is_empty() {
             annotations = BTreeMap::new();
         }
-        let more = Sparse::new(More { keys: attachments.keys, problems, hindrance: None, annotations });
+        let more = Sparse::new(More { keys: attachments.keys, problems, annotations, ..More::default() });
         Ok(Self {
             uid: uid_of(meta.uid.as_deref())?,
             version,
@@ -383,14 +453,27 @@ impl Object {
         &self.more().problems
     }
 
-    /// Why it doesn't go.
+    /// Why it can't be removed.
     pub fn hindrance(&self) -> Option<&Hindrance> {
         self.more().hindrance.as_ref()
     }
 
-    /// Notes why it doesn't go.
-    pub fn hinder(&mut self, hindrance: Hindrance) {
-        self.more.change(|more| more.hindrance = Some(hindrance));
+    /// Notes that a removal bound to this version has met a conflict. Returns whether one had before: then the object hasn't changed.
+    pub fn note_conflict(&mut self) -> bool {
+        self.more.change(|more| std::mem::replace(&mut more.conflicted, true))
+    }
+
+    /// Whether it is being deleted with the lease of this name, and waits for finalizers of other controllers.
+    pub fn waits_for_finalizers(&self, lease: &str) -> bool {
+        self.deleting && self.whole.as_ref().is_some_and(|name| name.as_str() == lease)
+    }
+}
+
+/// Whether an object can't be removed with the lease of this name, and if so, whether that is retried.
+fn is_hindered(object: &Object, lease: &str) -> Option<bool> {
+    match object.hindrance() {
+        Some(hindrance) => Some(hindrance.retry_at.is_some()),
+        None => object.waits_for_finalizers(lease).then_some(false),
     }
 }
 

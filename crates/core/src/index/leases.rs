@@ -6,16 +6,14 @@ use std::{
     time::Duration,
 };
 
-use lease_engine::{self, AboveMax, LeaseTime, Lessor, Rate};
+use lease_engine::{self, AboveMax, LeaseEngine, LeaseTime, Rate};
 use lessor_api::Recorded;
 use uuid::Uuid;
 
 use crate::{
+    api_seconds::seconds,
     clocks::Now,
-    decide::{
-        cold_start::{self, Recovered},
-        lease::{Held, granted_ttl, seconds},
-    },
+    decide::cold_start::{self, Recovered},
     index::sources::{LeaseState, Transition, TtlChange, TtlState},
     interner::Interner,
     lease_object::LeaseObject,
@@ -38,12 +36,10 @@ pub struct Entry {
     pub nearer: bool,
     /// When a write of its status was last observed.
     pub written_at: Option<Duration>,
-    /// Whether a request for it is in flight.
-    pub in_flight: bool,
+    /// Where it waits for its next step.
+    pub pending: Pending,
     /// Whether the lessor has handed it out as expired.
     pub handed_out: bool,
-    /// Whether a refresh of its status is queued.
-    pub refreshing: bool,
     /// Whether its time runs, as far as its source decides that.
     pub ttl_state: TtlState,
     /// Whether the request that releases it was sent, bound to the version that is known. It may have been done, or be done
@@ -66,11 +62,53 @@ pub struct More {
     pub confirming: Option<Duration>,
     /// The deadline at which this replica ended it, while something attached to it is still there.
     pub overran: Option<LeaseTime>,
-    /// The reason of the last Event about it, so that the Event isn't repeated.
-    pub said: Option<&'static str>,
+    /// The version at which a request has met a conflict.
+    pub conflict_at: Option<u64>,
+    /// The reason of the last warning about it, so that the warning isn't repeated.
+    pub last_warning: Option<&'static str>,
+}
+
+/// Where a lease waits for its next step: in one place at a time. Its deadline is on the engine's wheel meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Pending {
+    /// Nowhere: nothing is next until something changes.
+    #[default]
+    Idle,
+    /// For a timer.
+    Timer,
+    /// For a timer, since it has ended. A watch that recovers is a reason to look at it earlier.
+    Lingering,
+    /// For the budget of status refreshes.
+    Budget,
+    /// In the queue of work that replicas compete for.
+    Queued,
+    /// In the same queue, on the primary, for a refresh that the budget has allowed.
+    QueuedRefresh,
+    /// For the response to a request. `refresh`: whether that refreshes its status.
+    InFlight {
+        /// See above.
+        refresh: bool,
+    },
+}
+
+impl Pending {
+    /// Whether it is in the queue of work.
+    pub fn is_queued(self) -> bool {
+        matches!(self, Self::Queued | Self::QueuedRefresh)
+    }
+
+    /// Whether it waits for a response.
+    pub fn is_in_flight(self) -> bool {
+        matches!(self, Self::InFlight { .. })
+    }
 }
 
 impl Entry {
+    /// Whether nothing is attached to it any more after its end: our finalizer is gone.
+    pub fn is_released(&self) -> bool {
+        self.record.status.has_ended() && !self.record.has_finalizer
+    }
+
     /// See [`More::granted_by`].
     pub fn granted_by(&self) -> Option<i64> {
         self.more.get()?.granted_by
@@ -98,6 +136,23 @@ impl Entry {
         self.more.get()?.overran?;
         self.more.change(|more| more.overran.take())
     }
+}
+
+/// The time of a granted lease, as the engine has it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GrantedTime {
+    /// Its TTL.
+    pub ttl: Duration,
+    /// When it ends unless it is renewed; `None` while suspended without a cap.
+    pub deadline: Option<LeaseTime>,
+    /// What remains until then.
+    pub remaining: Duration,
+    /// What remains of the TTL, however near the cap is.
+    pub left: Duration,
+    /// For how long the deadline has passed.
+    pub overdue: Option<Duration>,
+    /// Whether it is over however often it is renewed: `maxLifetimeSeconds` has passed.
+    pub capped: bool,
 }
 
 /// What taking in a version of a lease changed.
@@ -128,16 +183,16 @@ pub struct LeaseIndex {
     /// Leases that a response reported as gone, until the watch confirms it. What the watch reports of them before is outdated.
     unconfirmed: HashMap<Uuid, NamespacedName>,
     namespaces: Interner,
-    lessor: Lessor<Uuid>,
+    lessor: LeaseEngine<Uuid>,
 }
 
 impl LeaseIndex {
     /// No leases.
     pub fn new(settings: &Settings) -> Self {
         // Without bounds of its own: a TTL that another primary granted under other settings stays as granted.
-        let lessor = Lessor::new(lease_engine::Config {
+        let lessor = LeaseEngine::new(lease_engine::Config {
             above_max: AboveMax::Clamp,
-            expiry_rate: Some(Rate::new(settings.expiry_rate, settings.expiry_rate)),
+            expiry_rate: Some(Rate::per_second(settings.expiry_rate.get().into())),
             ..lease_engine::Config::default()
         });
         Self {
@@ -202,7 +257,7 @@ impl LeaseIndex {
             let releasing = std::mem::take(&mut entry.releasing);
             change.released = old.status.released() != new.status.released() || releasing;
             if change.ended {
-                entry.more.change(|more| more.linger_until = Some(now.mono + settings.linger));
+                entry.more.change(|more| more.linger_until = Some(now.mono.saturating_add(settings.linger)));
                 forget(&mut self.lessor, uid);
             }
             return change;
@@ -226,7 +281,7 @@ impl LeaseIndex {
             cold_start::ttl_granted(new, settings)
         } else if old.ttl_seconds != new.ttl_seconds {
             // Until the primary publishes what it grants.
-            granted_ttl(new.ttl_seconds, settings)
+            settings.granted_ttl(new.ttl_seconds)
         } else {
             held.unwrap_or_else(|| cold_start::ttl_granted(new, settings))
         };
@@ -268,15 +323,14 @@ impl LeaseIndex {
         }
         record.name.namespace = self.namespaces.intern(&record.name.namespace);
         self.by_name.insert(record.name.clone(), uid);
-        let linger_until = ended.then(|| now.mono + settings.linger);
+        let linger_until = ended.then(|| now.mono.saturating_add(settings.linger));
         let entry = Entry {
             published_deadline: cold_start::published_deadline(&record, now),
             nearer: false,
             record,
             stale: false,
             written_at: None,
-            in_flight: false,
-            refreshing: false,
+            pending: Pending::Idle,
             handed_out: false,
             ttl_state: TtlState::Running,
             releasing: false,
@@ -520,6 +574,15 @@ impl LeaseIndex {
         self.lessor.overdue(time)
     }
 
+    /// The earliest deadline that has passed, of a lease that has not ended: those that were handed out included. Looks at all
+    /// leases.
+    pub fn overdue_since(&mut self, now: &Now) -> Option<LeaseTime> {
+        let waiting = self.lessor.overdue(now.lease).map(|(_, deadline)| deadline);
+        let handed_out = self.iter().filter(|(_, entry)| entry.handed_out);
+        let deadlines = handed_out.filter_map(|(uid, _)| self.lessor.deadline(*uid));
+        deadlines.filter(|deadline| *deadline <= now.lease).chain(waiting).min()
+    }
+
     /// No lease is due before this; for the primary, none is handed out before.
     pub fn next_due(&self) -> Option<LeaseTime> {
         if self.lessor.is_primary() { self.lessor.next_wakeup() } else { self.lessor.next_due() }
@@ -531,13 +594,13 @@ impl LeaseIndex {
     }
 
     /// The state of a lease in the in-memory lessor.
-    pub fn held(&self, uid: Uuid, now: &Now) -> Option<Held> {
+    pub fn granted_time(&self, uid: Uuid, now: &Now) -> Option<GrantedTime> {
         let lease = self.lessor.lookup(uid)?;
         let overdue = lease
             .deadline
             .filter(|deadline| *deadline <= now.lease)
             .map(|deadline| now.lease.since(deadline));
-        Some(Held {
+        Some(GrantedTime {
             ttl: lease.ttl.as_duration(),
             deadline: lease.deadline,
             remaining: self.lessor.remaining(uid, now.lease)?,
@@ -559,7 +622,7 @@ fn expect<T>(record: &LeaseObject, result: Result<T, lease_engine::Error>) {
 }
 
 /// Pauses or resumes the TTL of a lease, by `spec.suspend` and by its source.
-fn set_running(lessor: &mut Lessor<Uuid>, entry: &Entry, now: &Now) {
+fn set_running(lessor: &mut LeaseEngine<Uuid>, entry: &Entry, now: &Now) {
     let uid = entry.record.uid;
     if entry.ttl_state == TtlState::Full {
         // As long as the source lives, nothing of the TTL is used up.
@@ -573,17 +636,17 @@ fn set_running(lessor: &mut Lessor<Uuid>, entry: &Entry, now: &Now) {
 }
 
 /// Forgets a lease; nothing is attached to it here, and it doesn't matter whether there was one.
-fn forget(lessor: &mut Lessor<Uuid>, uid: Uuid) {
+fn forget(lessor: &mut LeaseEngine<Uuid>, uid: Uuid) {
     let _ = lessor.revoke(uid);
 }
 
 /// Undoes that a lease was handed out, if the lessor still has it.
-fn take_back(lessor: &mut Lessor<Uuid>, uid: Uuid) {
+fn take_back(lessor: &mut LeaseEngine<Uuid>, uid: Uuid) {
     let _ = lessor.take_back(uid);
 }
 
 /// Adds a lease to the lessor that was just granted.
-fn grant(lessor: &mut Lessor<Uuid>, record: &LeaseObject, now: &Now, settings: &Settings) {
+fn grant(lessor: &mut LeaseEngine<Uuid>, record: &LeaseObject, now: &Now, settings: &Settings) {
     let ttl = cold_start::ttl_granted(record, settings);
     expect(record, lessor.grant(record.uid, ttl.into(), now.lease));
     let cap = record.max_lifetime_seconds().map(|lifetime| now.lease + seconds(lifetime));
@@ -595,7 +658,7 @@ fn grant(lessor: &mut Lessor<Uuid>, record: &LeaseObject, now: &Now, settings: &
 
 /// Adds a lease to the lessor that was granted before this replica observed it.
 fn restore(
-    lessor: &mut Lessor<Uuid>,
+    lessor: &mut LeaseEngine<Uuid>,
     record: &LeaseObject,
     recorded: Recorded,
     now: &Now,

@@ -1,21 +1,22 @@
-//! The competition for the `Lessor` object: claim, proof and release, each a compare-and-swap of its status.
+//! The election: replicas compete for the `Lessor` object. A claim, a proof and a release are each a compare-and-swap of its
+//! status.
 //!
-//! When to try is the [writer lease](writer_lease)'s decision; this is how.
+//! The [writer lease](writer_lease) decides when; this module decides how.
 //!
 //! # Terms
 //!
-//! No two claims may ever get the same term, whatever becomes of the `Lessor` between them: somebody may delete it, and
-//! whoever makes it anew may know of no term at all. Therefore **the first claim of a `Lessor` takes the object's own
-//! resourceVersion for its term** (or one more than the highest term seen, if that's higher); each later claim takes one
-//! more than the highest seen. The API server gives each write a version above all earlier ones, so
+//! No two claims may ever get the same term, whatever happens to the `Lessor` between them: a user may delete it, and the
+//! replica that recreates it may know no term. Therefore **the first claim of a `Lessor` takes the object's own
+//! resourceVersion as its term** (or one more than the highest term observed, if that is higher). Each later claim takes one
+//! more than the highest observed. The API server gives each write a higher version than all earlier writes, so
 //!
 //! 1. no term is above the version of the write that claimed it: the first isn't, since a write comes after the version
-//!    that it names; and one more than a term that was seen isn't, since a write comes after what its writer has seen;
-//! 2. a `Lessor` made anew has a version above every write of its predecessors, and so above all of their terms;
+//!    that it names; one more than an observed term isn't, since a write comes after what its writer has observed;
+//! 2. a recreated `Lessor` has a version above every write of its predecessors, and so above all of their terms;
 //! 3. of two claims of one version of one `Lessor` the API server accepts one.
 //!
-//! It takes that a term gets onto a `Lessor` by a claim of that very object only. A primary whose `Lessor` was deleted
-//! can't prove itself on a new one: it claims it, and goes on under a new term.
+//! This requires that a term is written to a `Lessor` only by a claim of that very object. A primary whose `Lessor` was deleted
+//! can't prove itself on a new one: it claims the new one, under a new term.
 
 use std::{
     hash::{Hash, Hasher},
@@ -33,27 +34,27 @@ use crate::{
     work::Work,
 };
 
-/// The `Lessor` as last seen.
+/// The `Lessor` as last observed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Known {
-    /// Which object it is: somebody may delete it, and another is made.
+    /// Its uid, which changes when it is recreated.
     pub uid: Option<String>,
-    /// The version that this is.
+    /// Its version.
     pub version: ResourceVersion,
     /// Its status.
     pub status: LessorStatus,
 }
 
 impl Known {
-    /// Its term; 0 if it never had one.
+    /// Its term; 0 before the first claim.
     pub fn term(&self) -> Term {
         self.status.term.unwrap_or_default()
     }
 
     /// For how long altogether nothing could be written.
-    pub fn held(&self) -> Duration {
-        let held = self.status.paused_milliseconds.map(u64::try_from);
-        held.and_then(Result::ok).map_or(Duration::ZERO, Duration::from_millis)
+    pub fn paused(&self) -> Duration {
+        let paused = self.status.paused_milliseconds.map(u64::try_from);
+        paused.and_then(Result::ok).map_or(Duration::ZERO, Duration::from_millis)
     }
 
     /// The lowest term that may be claimed on it: see [the module](self).
@@ -65,54 +66,54 @@ impl Known {
     }
 }
 
-/// What a write of the `Lessor` says beside who writes it.
+/// What a write of the `Lessor` carries beside its writer.
 #[derive(Clone, Copy, Debug)]
 pub struct Statement {
     /// The time.
     pub at: Timestamp,
-    /// How many leases there are.
+    /// How many leases exist.
     pub leases: usize,
     /// For how long altogether nothing could be written.
-    pub held: Duration,
+    pub paused: Duration,
 }
 
 impl Statement {
     fn in_status(&self, known: &Known) -> LessorStatus {
-        let held = self.held.max(known.held());
+        let paused = self.paused.max(known.paused());
         LessorStatus {
             leases: i64::try_from(self.leases).ok(),
-            // Most have never held anything.
-            paused_milliseconds: i64::try_from(held.as_millis()).ok().filter(|held| *held > 0),
+            // Absent until there was an outage.
+            paused_milliseconds: i64::try_from(paused.as_millis()).ok().filter(|paused| *paused > 0),
             ..known.status.clone()
         }
     }
 }
 
-/// What is to be done next in an arbitration.
+/// What comes next in an election.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ElectionStep {
-    /// Send this, and come back with the answer.
+    /// Send this, and pass the response to [`Election::answered`].
     Send(Request),
-    /// Look at this work afresh, and come back with whether it is still undone.
+    /// Read the object of this work, and pass to [`Election::checked`] whether the work is still undone.
     Check(Work),
-    /// It is decided.
+    /// The election has ended.
     Decided(Outcome),
 }
 
-/// How an arbitration ended.
+/// How an election ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// This replica is primary still.
+    /// This replica is still primary.
     Proved(Term),
-    /// This replica is primary now.
+    /// This replica has become primary.
     Claimed(Term),
     /// Another replica is primary.
     Lost,
     /// There was no reason to claim.
     Abstained,
-    /// Nobody knows; to be tried again.
+    /// Unknown: try again.
     Failed,
-    /// There is no kind `Lessor` any more, so nobody can be primary in our place.
+    /// The kind `Lessor` isn't installed any more, so no other replica can be primary.
     CrdMissing(Term),
 }
 
@@ -120,7 +121,7 @@ pub enum Outcome {
 enum Stage {
     Idle,
     Proving(Term),
-    /// `before`: the version that was known when the wait for the primary ended.
+    /// `before`: the version when the wait for the primary ended.
     Claiming {
         term: Term,
         reason: Reason<Work>,
@@ -129,33 +130,35 @@ enum Stage {
     Resigning,
 }
 
-/// The arbitration of one replica: one at a time.
+/// The elections of one replica, one at a time.
 #[derive(Clone, Debug)]
 pub struct Election {
     identity: String,
     known: Option<Known>,
     stage: Stage,
-    /// The term of a claim that was sent and not yet answered.
+    /// The term of the claim in flight.
     claiming: Term,
+    /// The version at which a write of this election has met a conflict.
+    conflict_at: Option<ResourceVersion>,
 }
 
 impl Election {
-    /// Competes under this name.
+    /// Elections under this name.
     pub fn new(identity: impl Into<String>) -> Self {
-        Self { identity: identity.into(), known: None, stage: Stage::Idle, claiming: 0 }
+        Self { identity: identity.into(), known: None, stage: Stage::Idle, claiming: 0, conflict_at: None }
     }
 
-    /// The `Lessor` as last seen.
+    /// The `Lessor` as last observed.
     pub fn known(&self) -> Option<&Known> {
         self.known.as_ref()
     }
 
-    /// Whether a request of an arbitration is under way.
+    /// Whether an election is under way.
     pub fn is_busy(&self) -> bool {
         self.stage != Stage::Idle
     }
 
-    /// Feeds all that decides what is next.
+    /// Hashes everything that decides what comes next.
     pub(crate) fn hash_state(&self, state: &mut impl Hasher) {
         let known = self.known.as_ref();
         known
@@ -163,27 +166,27 @@ impl Election {
                 (known.version, &known.status.primary, known.status.term, known.status.paused_milliseconds)
             })
             .hash(state);
-        (&self.stage, self.claiming).hash(state);
+        (&self.stage, self.claiming, self.conflict_at).hash(state);
     }
 
-    /// Takes in a version of our `Lessor`. Answers with whom it names, if it is news.
+    /// Applies a version of our `Lessor`. Returns its holder and term, if the version is newer than the known one.
     ///
     /// # Errors
     /// [`Unreadable`] when the metadata lacks what every stored object has.
-    pub fn see(&mut self, lessor: &Lessor) -> Result<Option<(Holder, Term)>, Unreadable> {
+    pub fn observe(&mut self, lessor: &Lessor) -> Result<Option<(Holder, Term)>, Unreadable> {
         let version = version_of(lessor.metadata.resource_version.as_deref())?;
         if self.known.as_ref().is_some_and(|known| known.version >= version) {
             return Ok(None);
         }
         let status = lessor.status.clone().unwrap_or_default();
         let known = Known { uid: lessor.metadata.uid.clone(), version, status };
-        let news = (self.holder(&known), known.term());
+        let claim = (self.holder(&known), known.term());
         self.known = Some(known);
-        Ok(Some(news))
+        Ok(Some(claim))
     }
 
-    /// Takes in that there is no such `Lessor`.
-    pub fn see_none(&mut self) {
+    /// Notes that our `Lessor` doesn't exist.
+    pub fn observe_none(&mut self) {
         self.known = None;
     }
 
@@ -195,48 +198,51 @@ impl Election {
         }
     }
 
-    /// Begins a proof that this replica is primary under `term`. If the `Lessor` has been deleted since, it becomes a
-    /// claim of a new one.
-    pub fn prove(&mut self, term: Term, said: &Statement) -> ElectionStep {
+    /// Begins a proof that this replica is primary under `term`. If the `Lessor` was deleted since, this becomes a claim of a
+    /// new one.
+    pub fn prove(&mut self, term: Term, statement: &Statement) -> ElectionStep {
         self.stage = Stage::Proving(term);
-        self.write_proof(term, said)
+        self.conflict_at = None;
+        self.write_proof(term, statement)
     }
 
     /// Begins a claim.
     pub fn claim(&mut self, term: Term, reason: Reason<Work>) -> ElectionStep {
         let before = self.known.as_ref().map(|known| known.version);
         self.stage = Stage::Claiming { term, reason, before };
+        self.conflict_at = None;
         ElectionStep::Send(Request::ReadLessor)
     }
 
-    /// Begins the release; `None` if there is nothing to release.
-    pub fn resign(&mut self, said: &Statement) -> Option<Request> {
+    /// Begins the release; `None` if this replica doesn't hold the `Lessor`.
+    pub fn resign(&mut self, statement: &Statement) -> Option<Request> {
         let known = self.known.as_ref().filter(|known| self.holder(known) == Holder::Me)?;
         self.stage = Stage::Resigning;
-        let status = said.in_status(known);
+        let status = statement.in_status(known);
         Some(Request::WriteLessor { version: known.version, status: patch(&status, None) })
     }
 
-    /// Goes on with the answer to what was sent last. What it shows must have been [seen](Self::see) before.
-    pub fn answered(&mut self, answer: &Response, was: &Request, said: &Statement) -> ElectionStep {
-        let wrote = matches!(was, Request::WriteLessor { .. });
+    /// Continues with the response to the last request. The `Lessor` in it must have been [observed](Self::observe) before.
+    pub fn answered(&mut self, answer: &Response, was: &Request, statement: &Statement) -> ElectionStep {
+        let is_write = matches!(was, Request::WriteLessor { .. });
         match (answer, self.stage.clone()) {
             (_, Stage::Idle) => ElectionStep::Decided(Outcome::Failed),
             (_, Stage::Resigning) => self.decide(Outcome::Lost),
-            (Response::Lessor(_), Stage::Proving(term)) if wrote => self.decide(Outcome::Proved(term)),
-            (Response::Lessor(_), Stage::Claiming { .. }) if wrote => {
+            (Response::Lessor(_), Stage::Proving(term)) if is_write => self.decide(Outcome::Proved(term)),
+            (Response::Lessor(_), Stage::Claiming { .. }) if is_write => {
                 self.decide(Outcome::Claimed(self.claiming))
             }
-            (Response::Lessor(_), Stage::Proving(term)) => self.write_proof(term, said),
+            (Response::Lessor(_), Stage::Proving(term)) => self.write_proof(term, statement),
             (Response::Lessor(_), Stage::Claiming { reason, before, .. }) => {
-                self.read_for_claim(reason, before, said)
+                self.read_for_claim(reason, before, statement)
             }
             (Response::Gone | Response::Deleted, _) => {
                 self.known = None;
                 ElectionStep::Send(Request::CreateLessor)
             }
-            // Somebody wrote it meanwhile, perhaps an earlier self: look who.
+            // Another write came first, perhaps of this replica: read it.
             (Response::Refused(RequestError::Conflict | RequestError::LowerTerm), _) => {
+                self.conflict_at = was.version();
                 ElectionStep::Send(Request::ReadLessor)
             }
             (Response::Refused(RequestError::NoSuchKind), Stage::Proving(term)) => {
@@ -246,23 +252,22 @@ impl Election {
         }
     }
 
-    /// Goes on after a [`ElectionStep::Check`].
-    pub fn checked(&mut self, still_undone: bool, said: &Statement) -> ElectionStep {
+    /// Continues after an [`ElectionStep::Check`].
+    pub fn checked(&mut self, still_undone: bool, statement: &Statement) -> ElectionStep {
         if !still_undone {
             return self.decide(Outcome::Abstained);
         }
-        // Somebody was faster while this replica looked: a claim of the version that this one made would depose whoever has
-        // just taken over.
+        // Another replica has taken over meanwhile. A claim of the version that it wrote would depose it.
         if let (Stage::Claiming { before, .. }, Some(known)) = (&self.stage, &self.known)
             && *before != Some(known.version)
             && self.holder(known) != Holder::Nobody
         {
             return self.decide(Outcome::Lost);
         }
-        self.write_claim(said)
+        self.write_claim(statement)
     }
 
-    /// Gives up whatever is under way.
+    /// Gives up the election under way.
     pub fn abandon(&mut self) -> Outcome {
         self.stage = Stage::Idle;
         Outcome::Failed
@@ -272,32 +277,35 @@ impl Election {
         &mut self,
         reason: Reason<Work>,
         before: Option<ResourceVersion>,
-        said: &Statement,
+        statement: &Statement,
     ) -> ElectionStep {
         let Some(known) = &self.known else { return ElectionStep::Send(Request::ReadLessor) };
         let named = self.holder(known);
         match reason {
-            _ if named == Holder::Nobody => self.write_claim(said),
-            Reason::Empty if named == Holder::Me => self.write_claim(said),
+            _ if named == Holder::Nobody => self.write_claim(statement),
+            Reason::Empty if named == Holder::Me => self.write_claim(statement),
             Reason::Empty => self.decide(Outcome::Lost),
-            // The incumbent has given a sign of life since the wait for it ended.
+            // The incumbent has written it since the wait ended.
             Reason::Overdue(_) if before != Some(known.version) => self.decide(Outcome::Lost),
             Reason::Overdue(work) => ElectionStep::Check(work),
         }
     }
 
-    fn write_claim(&mut self, said: &Statement) -> ElectionStep {
+    fn write_claim(&mut self, statement: &Statement) -> ElectionStep {
         let (Some(known), Stage::Claiming { term, .. }) = (&self.known, &self.stage) else {
             return ElectionStep::Send(Request::ReadLessor);
         };
+        if self.is_unchanged(known) {
+            return self.decide(Outcome::Failed);
+        }
         self.claiming = (*term).max(known.next_term());
         let status = LessorStatus {
             term: Some(self.claiming),
-            acquire_time: Some(time::micro(said.at)),
+            acquire_time: Some(time::micro(statement.at)),
             proved_time: None,
             transitions: Some(known.status.transitions.unwrap_or_default().saturating_add(1)),
             version: Some(env!("CARGO_PKG_VERSION").to_owned()),
-            ..said.in_status(known)
+            ..statement.in_status(known)
         };
         ElectionStep::Send(Request::WriteLessor {
             version: known.version,
@@ -305,7 +313,7 @@ impl Election {
         })
     }
 
-    fn write_proof(&mut self, term: Term, said: &Statement) -> ElectionStep {
+    fn write_proof(&mut self, term: Term, statement: &Statement) -> ElectionStep {
         let Some(known) = &self.known else { return ElectionStep::Send(Request::ReadLessor) };
         if self.holder(known) == Holder::Other || known.term() > term {
             return self.decide(Outcome::Lost);
@@ -313,12 +321,15 @@ impl Election {
         if known.term() < term {
             let before = Some(known.version);
             self.stage = Stage::Claiming { term: term.saturating_add(1), reason: Reason::Empty, before };
-            return self.write_claim(said);
+            return self.write_claim(statement);
+        }
+        if self.is_unchanged(known) {
+            return self.decide(Outcome::Failed);
         }
         let status = LessorStatus {
             term: Some(term),
-            proved_time: Some(time::micro(said.at)),
-            ..said.in_status(known)
+            proved_time: Some(time::micro(statement.at)),
+            ..statement.in_status(known)
         };
         ElectionStep::Send(Request::WriteLessor {
             version: known.version,
@@ -326,13 +337,18 @@ impl Election {
         })
     }
 
-    fn decide(&mut self, verdict: Outcome) -> ElectionStep {
+    /// Whether a write of this version has met a conflict already. It would again: something else is wrong.
+    fn is_unchanged(&self, known: &Known) -> bool {
+        self.conflict_at == Some(known.version)
+    }
+
+    fn decide(&mut self, outcome: Outcome) -> ElectionStep {
         self.stage = Stage::Idle;
-        ElectionStep::Decided(verdict)
+        ElectionStep::Decided(outcome)
     }
 }
 
-/// A merge patch of the status; what is absent is removed.
+/// A merge patch of the status. A field that is absent is removed.
 fn patch(status: &LessorStatus, primary: Option<&str>) -> Value {
     json!({
         "primary": primary,
@@ -352,7 +368,7 @@ mod tests {
 
     use super::*;
 
-    const SAID: Statement = Statement { at: Timestamp::UNIX_EPOCH, leases: 0, held: Duration::ZERO };
+    const STATEMENT: Statement = Statement { at: Timestamp::UNIX_EPOCH, leases: 0, paused: Duration::ZERO };
 
     fn lessor(version: u64, primary: &str, term: Term) -> Lessor {
         serde_json::from_value(json!({
@@ -364,14 +380,14 @@ mod tests {
     }
 
     fn answered(election: &mut Election, answer: Lessor, was: &Request) -> ElectionStep {
-        election.see(&answer).expect("readable");
-        election.answered(&Response::Lessor(Box::new(answer)), was, &SAID)
+        election.observe(&answer).expect("readable");
+        election.answered(&Response::Lessor(Box::new(answer)), was, &STATEMENT)
     }
 
     /// A claim for overdue work that has read the `Lessor` and now looks at the work.
     fn checking() -> Election {
         let mut election = Election::new("me");
-        election.see(&lessor(7, "other", 1)).expect("readable");
+        election.observe(&lessor(7, "other", 1)).expect("readable");
         let work = Work::Lease(Uuid::nil());
         let ElectionStep::Send(read) = election.claim(2, Reason::Overdue(work.clone())) else {
             panic!("no request")
@@ -380,7 +396,7 @@ mod tests {
         election
     }
 
-    /// A `Lessor` in which nobody has put anything yet.
+    /// A `Lessor` without a status.
     fn fresh(version: u64) -> Lessor {
         Lessor { status: None, ..lessor(version, "", 0) }
     }
@@ -409,7 +425,7 @@ mod tests {
         assert_eq!(claim(lessor(40, "", 7), 90), (40, 90));
     }
 
-    /// The incumbent, a replica that starts just then, and a `Lessor` that somebody deletes again and again, before any
+    /// The incumbent, a replica that starts just then, and a `Lessor` that is deleted again and again, before any
     /// lease carries a term.
     #[test]
     fn no_term_is_claimed_twice_however_often_the_lessor_is_deleted() {
@@ -421,11 +437,11 @@ mod tests {
             // The incumbent makes it anew.
             version += 1;
             let proof =
-                if led == 0 { incumbent.claim(1, Reason::Empty) } else { incumbent.prove(led, &SAID) };
+                if led == 0 { incumbent.claim(1, Reason::Empty) } else { incumbent.prove(led, &STATEMENT) };
             let ElectionStep::Send(read) = proof else { panic!("no request: {proof:?}") };
-            incumbent.see_none();
+            incumbent.observe_none();
             assert_eq!(
-                incumbent.answered(&Response::Gone, &read, &SAID),
+                incumbent.answered(&Response::Gone, &read, &STATEMENT),
                 ElectionStep::Send(Request::CreateLessor)
             );
             let claim = answered(&mut incumbent, fresh(version), &Request::CreateLessor);
@@ -437,7 +453,7 @@ mod tests {
             assert_eq!(won, ElectionStep::Decided(Outcome::Claimed(term)));
             led = term;
             terms.push(term);
-            // It's deleted, and who has just started is faster. It has seen no term anywhere.
+            // It is deleted, and a replica that has just started is faster. It has observed no term.
             version += 1;
             let mut started = Election::new("me");
             let ElectionStep::Send(_) = started.claim(1, Reason::Empty) else { panic!("no request") };
@@ -450,7 +466,8 @@ mod tests {
 
     #[test]
     fn a_claim_is_bound_to_the_version_that_was_overdue() {
-        let ElectionStep::Send(Request::WriteLessor { version, .. }) = checking().checked(true, &SAID) else {
+        let ElectionStep::Send(Request::WriteLessor { version, .. }) = checking().checked(true, &STATEMENT)
+        else {
             panic!("no claim")
         };
         assert_eq!(version, 7);
@@ -459,15 +476,33 @@ mod tests {
     #[test]
     fn a_takeover_seen_while_the_work_is_looked_at_is_not_taken_over() {
         let mut election = checking();
-        election.see(&lessor(8, "third", 2)).expect("readable");
-        assert_eq!(election.checked(true, &SAID), ElectionStep::Decided(Outcome::Lost));
+        election.observe(&lessor(8, "third", 2)).expect("readable");
+        assert_eq!(election.checked(true, &STATEMENT), ElectionStep::Decided(Outcome::Lost));
     }
 
     #[test]
     fn a_release_seen_while_the_work_is_looked_at_is_claimed() {
         let mut election = checking();
-        election.see(&lessor(8, "", 1)).expect("readable");
-        let next = election.checked(true, &SAID);
+        election.observe(&lessor(8, "", 1)).expect("readable");
+        let next = election.checked(true, &STATEMENT);
         assert!(matches!(next, ElectionStep::Send(Request::WriteLessor { version: 8, .. })), "{next:?}");
+    }
+
+    #[test]
+    fn a_conflict_though_the_lessor_has_not_changed_ends_the_election() {
+        let mut election = checking();
+        let ElectionStep::Send(write) = election.checked(true, &STATEMENT) else { panic!("no claim") };
+        let conflict = Response::Refused(RequestError::Conflict);
+        let next = election.answered(&conflict, &write, &STATEMENT);
+        assert_eq!(next, ElectionStep::Send(Request::ReadLessor));
+        assert_eq!(election.checked(true, &STATEMENT), ElectionStep::Decided(Outcome::Failed));
+        // The next one tries again.
+        let mut election = Election::new("me");
+        election.observe(&lessor(7, "me", 1)).expect("readable");
+        let ElectionStep::Send(write) = election.prove(1, &STATEMENT) else { panic!("no proof") };
+        election.answered(&conflict, &write, &STATEMENT);
+        let failed = answered(&mut election, lessor(7, "me", 1), &Request::ReadLessor);
+        assert_eq!(failed, ElectionStep::Decided(Outcome::Failed));
+        assert!(matches!(election.prove(1, &STATEMENT), ElectionStep::Send(Request::WriteLessor { .. })));
     }
 }

@@ -1,71 +1,71 @@
-//! What a replica knows of attachments, for people who look for one that doesn't do what they expect.
+//! What the admin server shows of attachments, for users who debug one.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Replica, is_released};
+use super::Replica;
 use crate::{
     index::attachments::{Hindrance, ObjectId},
-    lease_object::NamespacedName,
-    watch_health::State as SightState,
+    metadata::NamespacedName,
+    watch_health::State,
 };
 
 /// How many entries of each list are shown.
-const SHOWN: usize = 1000;
+const LISTED: usize = 1000;
 
 /// What `/debug/attachments` shows.
 #[derive(Debug, Default, Serialize)]
 pub struct AttachmentReport {
-    /// The kinds that can be attached, and whether they are seen.
+    /// The attachable kinds, and the state of their watches.
     pub kinds: BTreeMap<String, KindState>,
-    /// How much is attached or means to be.
+    /// How many objects have attachments, or annotations that can't be parsed.
     pub objects: usize,
-    /// How many attachments name a lease that isn't there.
+    /// How many attachments name a lease that doesn't exist.
     pub pending_total: usize,
-    /// Those, the first thousand of them.
-    pub pending: Vec<Pending>,
-    /// What is attached to a lease that has ended and doesn't go, the first thousand.
-    pub hindered: Vec<Hindered>,
-    /// What is annotated in a way that can't be understood, the first thousand.
-    pub invalid: Vec<Invalid>,
+    /// The first thousand of those.
+    pub pending: Vec<PendingAttachment>,
+    /// The first thousand objects whose removal fails.
+    pub hindered: Vec<HinderedObject>,
+    /// The first thousand objects with annotations that can't be parsed.
+    pub invalid: Vec<InvalidObject>,
 }
 
-/// How a kind is seen.
+/// The state of the watches of a kind.
 #[derive(Debug, Serialize)]
 pub struct KindState {
-    /// `Event`, `Unseen` (not listed yet) or `Failing`.
+    /// `Seen`, `Unseen` (not listed yet) or `Failing`.
     pub state: &'static str,
-    /// What keeps it from being seen.
+    /// Why they fail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
 
-/// An attachment to a lease that isn't there.
+/// An attachment to a lease that doesn't exist.
 #[derive(Debug, Serialize)]
-pub struct Pending {
+pub struct PendingAttachment {
     /// The object.
     pub object: String,
     /// The lease that its annotation names.
     pub lease: String,
 }
 
-/// An object that doesn't go.
+/// An object whose removal fails.
 #[derive(Debug, Serialize)]
-pub struct Hindered {
+pub struct HinderedObject {
     /// The object.
     pub object: String,
-    /// In one word.
+    /// A CamelCase reason.
     pub reason: &'static str,
-    /// For people.
+    /// A message for users.
     pub message: String,
     /// How often its removal was tried.
     pub tries: u32,
 }
 
-/// An object whose annotations can't be understood.
+/// An object with annotations that can't be parsed.
 #[derive(Debug, Serialize)]
-pub struct Invalid {
+pub struct InvalidObject {
     /// The object.
     pub object: String,
     /// What is wrong.
@@ -73,51 +73,46 @@ pub struct Invalid {
 }
 
 impl Replica {
-    /// Attachments of which no lease is there, each as the object and the lease that it names.
+    /// Attachments to leases that don't exist, each as the object and the lease that it names.
     pub fn pending(&self) -> impl Iterator<Item = (&ObjectId, NamespacedName)> {
-        self.objects.iter().flat_map(|(id, _)| {
-            let leases = self.objects.leases_of(id).into_iter();
-            leases.filter(|place| self.is_nowhere(place)).map(move |place| (id, place))
-        })
+        self.index.pending()
     }
 
-    pub(super) fn is_nowhere(&self, place: &NamespacedName) -> bool {
-        self.leases.at(place).is_none_or(|(_, entry)| is_released(entry))
+    /// The attachable kinds, and the state of their watches.
+    pub fn kind_states(&self) -> impl Iterator<Item = (&str, State<'_>)> {
+        self.index.watches.states().map(|(kind, state)| (&**kind, state))
     }
 
-    /// The kinds that can be attached, and how they are seen.
-    pub fn kind_states(&self) -> impl Iterator<Item = (&str, SightState<'_>)> {
-        self.watch_health.states().map(|(kind, state)| (&**kind, state))
-    }
-
-    /// Everything that somebody may look for.
+    /// What is attached, pending, hindered and invalid.
     pub fn attachment_report(&self) -> AttachmentReport {
         let kinds = self.kind_states().map(|(kind, state)| {
             let (state, failure) = match state {
-                SightState::Synced => ("Seen", None),
-                SightState::Unknown => ("Unseen", None),
-                SightState::Failing(failure) => ("Failing", Some(failure.to_string())),
+                State::Synced => ("Seen", None),
+                State::Unknown => ("Unseen", None),
+                State::Failing(failure) => ("Failing", Some(failure.to_string())),
             };
             (kind.to_owned(), KindState { state, failure })
         });
-        let pending = |(id, place): (&ObjectId, NamespacedName)| Pending {
+        let pending = |(id, lease): (&ObjectId, NamespacedName)| PendingAttachment {
             object: id.to_string(),
-            lease: place.to_string(),
+            lease: lease.to_string(),
         };
-        let hindered = self.objects.iter().filter_map(|(id, object)| {
+        let hindered = self.index.attachments.iter().filter_map(|(id, object)| {
             let Hindrance { reason, message, tries, .. } = object.hindrance()?;
-            Some(Hindered { object: id.to_string(), reason, message: message.clone(), tries: *tries })
+            Some(HinderedObject { object: id.to_string(), reason, message: message.clone(), tries: *tries })
         });
-        let invalid = self.objects.iter().filter(|(_, object)| !object.problems().is_empty());
-        let invalid = invalid
-            .map(|(id, object)| Invalid { object: id.to_string(), problems: object.problems().to_vec() });
+        let invalid = self.index.attachments.iter().filter(|(_, object)| !object.problems().is_empty());
+        let invalid = invalid.map(|(id, object)| InvalidObject {
+            object: id.to_string(),
+            problems: object.problems().to_vec(),
+        });
         AttachmentReport {
             kinds: kinds.collect(),
-            objects: self.objects.iter().count(),
+            objects: self.index.attachments.iter().count(),
             pending_total: self.pending().count(),
-            pending: self.pending().take(SHOWN).map(pending).collect(),
-            hindered: hindered.take(SHOWN).collect(),
-            invalid: invalid.take(SHOWN).collect(),
+            pending: self.pending().take(LISTED).map(pending).collect(),
+            hindered: hindered.take(LISTED).collect(),
+            invalid: invalid.take(LISTED).collect(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Leases that follow something: taking in what is seen of sources, and letting their followers live by it.
+//! Leases that follow a source: from what is observed of sources to the time of their followers.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -6,185 +6,189 @@ use lessor_api::lease::following;
 use uuid::Uuid;
 use writer_lease::WorkResult;
 
-use super::{Cause, Flight, Replica, Work};
+use super::{
+    Replica, Work,
+    requests::{InFlight, Purpose},
+};
 use crate::{
     clocks::Now,
     decide::expiry::RECENT,
-    decide::lease::Following,
     index::{
         leases::Change,
         sources::{
             FollowState, Source, SourceKind, SourceState, SourceWatch, Transition, TtlChange, TtlState,
         },
     },
-    lease_object::NamespacedName,
-    lease_status::Followed,
+    metadata::NamespacedName,
     metric_event::MetricEvent,
     observation::Event,
     request::{Request, RequestError, Response},
 };
 
-/// What the API server's record of the last beat leaves open, beside the skew of clocks: it is in whole seconds.
+/// The API server records heartbeats in whole seconds.
 const RESOLUTION: Duration = Duration::from_secs(1);
-/// How long to wait before a source is read again that could not be read.
+/// A read of a source that failed is retried after this time.
 const READ_AGAIN: Duration = Duration::from_secs(2);
-/// The same, where somebody has to give a right first.
+/// The same, if a right is missing.
 const READ_FORBIDDEN_AGAIN: Duration = Duration::from_secs(15);
 
 impl Replica {
-    /// Takes in what a watch shows.
-    pub(super) fn observe_source(&mut self, source_watch: &SourceWatch, seen: Event<SourceState>, now: &Now) {
-        let source = |place: &NamespacedName| Source { kind: source_watch.kind, name: place.clone() };
-        match seen {
-            Event::Applied(source_state) => {
-                self.see_source(&source(&source_state.name), Some(*source_state), now)
-            }
-            Event::Deleted(source_state) => {
-                let source = source(&source_state.name);
-                if self.follows.observe_deleted(&source, source_state.version) {
+    // --- What is observed ----------------------------------------------------------------------------------------
+
+    /// Applies an event of a watch of sources.
+    pub(super) fn observe_source(
+        &mut self,
+        source_watch: &SourceWatch,
+        event: Event<SourceState>,
+        now: &Now,
+    ) {
+        let source = |name: &NamespacedName| Source { kind: source_watch.kind, name: name.clone() };
+        match event {
+            Event::Applied(state) => self.apply_source(&source(&state.name), Some(*state), now),
+            Event::Deleted(state) => {
+                let source = source(&state.name);
+                if self.index.sources.observe_deleted(&source, state.version) {
                     self.settle_followers(&source, now);
                 }
             }
-            Event::Synced(there) => {
-                for source in self.follows.synced(source_watch, &there) {
-                    self.see_source(&source, None, now);
+            Event::Synced(listed) => {
+                for source in self.index.sources.synced(source_watch, &listed) {
+                    self.apply_source(&source, None, now);
                 }
                 self.set_unseen(source_watch, None, now);
             }
             Event::Interrupted => {}
             Event::Resumed => drop(self.set_unseen(source_watch, None, now)),
-            // Whatever may pass by itself is waited for: each end asks for the source by itself.
+            // Before a lease ends, its source is read, so that a failure that passes does no harm.
             Event::Failing(failure) if failure.is_transient() => {
-                tracing::debug!(%source_watch, %failure, "watch of what leases follow fails, trying again");
+                tracing::debug!(%source_watch, %failure, "watch of sources fails, retrying");
             }
             Event::Failing(failure) => {
                 if self.set_unseen(source_watch, Some(following::UNWATCHED), now) {
-                    tracing::warn!(%source_watch, %failure, "what leases follow can't be watched, trying again");
+                    tracing::warn!(%source_watch, %failure, "sources can't be watched, retrying");
                 }
             }
         }
     }
 
-    /// The sources that a watch shows can't be seen, or can be again. Answers whether that is news.
+    /// The sources of a watch can't be observed, for this reason, or can be again. Returns whether that is new.
     fn set_unseen(&mut self, source_watch: &SourceWatch, unseen: Option<&'static str>, now: &Now) -> bool {
-        let mut news = false;
-        for source in self.follows.sources_of(source_watch) {
-            if self.follows.set_unseen(&source, unseen) {
-                news = true;
+        let mut is_new = false;
+        for source in self.index.sources.sources_of(source_watch) {
+            if self.index.sources.set_unseen(&source, unseen) {
+                is_new = true;
                 self.settle_followers(&source, now);
             }
         }
-        news
+        is_new
     }
 
-    /// Takes in a sight of a source; `None`: it isn't there.
-    pub(super) fn see_source(&mut self, source: &Source, source_state: Option<SourceState>, now: &Now) {
-        let slack = RESOLUTION + self.settings.max_clock_skew;
-        let (changed, beat) = self.follows.observe(source, source_state, now.lease, now.server, slack);
-        if let Some(age) = beat {
-            self.spread_beat(source, age, now);
+    /// Applies the state of a source, from a watch or a response; `None`: it doesn't exist.
+    fn apply_source(&mut self, source: &Source, state: Option<SourceState>, now: &Now) {
+        let slack = RESOLUTION.saturating_add(self.settings.max_clock_skew);
+        let (changed, heartbeat) = self.index.sources.observe(source, state, now.lease, now.server, slack);
+        if let Some(age) = heartbeat {
+            self.spread_heartbeat(source, age, now);
         }
         if changed {
             self.settle_followers(source, now);
         }
     }
 
-    /// A source has had a beat, `age` ago: it renews its followers, theirs, and so on.
-    fn spread_beat(&mut self, source: &Source, age: Duration, now: &Now) {
+    /// A heartbeat of a source, `age` ago, renews its followers, their followers, and so on.
+    fn spread_heartbeat(&mut self, source: &Source, age: Duration, now: &Now) {
         let mut sources = vec![source.clone()];
-        // That they go round in a circle may not be known yet.
+        // A circle of followers may not have been detected yet.
         let mut passed = HashSet::from([source.clone()]);
         while let Some(source) = sources.pop() {
             let mut renewed = 0;
-            for uid in self.follows.followers(&source) {
-                if matches!(self.follows.state_of(uid), Some(FollowState::Refused(_))) {
+            for uid in self.index.sources.followers(&source) {
+                if matches!(self.index.sources.state_of(uid), Some(FollowState::Refused(_))) {
                     continue;
                 }
-                let noticed = self.leases.get(&uid).is_some_and(|entry| {
-                    let warned = entry.record.status.is_expiring();
-                    warned || entry.due().is_some() || entry.handed_out || entry.record.suspend
+                let has_next_step = self.index.leases.get(&uid).is_some_and(|entry| {
+                    let is_expiring = entry.record.status.is_expiring();
+                    is_expiring || entry.due().is_some() || entry.handed_out || entry.record.suspend
                 });
-                if !self.leases.record_heartbeat(uid, age, now) {
+                if !self.index.leases.record_heartbeat(uid, age, now) {
                     continue;
                 }
                 renewed += 1;
-                if noticed {
+                if has_next_step {
                     self.enqueue_lease(uid, now);
                 }
-                if let Some(place) = self.follows.name_of(uid) {
-                    let next = Source::lease(place.clone());
-                    if self.follows.is_followed(&next) && passed.insert(next.clone()) {
+                if let Some(name) = self.index.sources.name_of(uid) {
+                    let next = Source::lease(name.clone());
+                    if self.index.sources.is_followed(&next) && passed.insert(next.clone()) {
                         sources.push(next);
                     }
                 }
             }
-            if renewed > 0 && self.leading.is_some() {
+            if renewed > 0 && self.leadership.is_primary() {
                 self.out.metric_events.push(MetricEvent::Followed(source.kind, renewed));
             }
         }
     }
 
-    /// Something about a source has changed: look how its followers stand.
+    /// A source has changed: settles its followers.
     fn settle_followers(&mut self, source: &Source, now: &Now) {
-        self.settle(self.follows.followers(source), now);
+        self.settle(self.index.sources.followers(source), now);
     }
 
-    /// Looks how these stand with what they follow, and after them those that follow them.
+    /// Decides whether the sources of these leases keep them alive, then the same for their followers.
     fn settle(&mut self, mut followers: Vec<Uuid>, now: &Now) {
         while let Some(uid) = followers.pop() {
-            let (leases, complete) = (&self.leases, self.leases_seen.values().all(|seen| *seen));
-            let turn = self.follows.settle(uid, |place| leases.state_at(place, complete));
-            if let Some(turn) = turn {
-                let since_heartbeat = self.follows.source_of(uid).and_then(|source| match source.kind {
-                    SourceKind::Lease => self.leases.since_renewal(&source.name, now),
-                    _ => self.follows.since_heartbeat(source, now.lease),
-                });
-                self.leases.apply_transition(uid, turn, since_heartbeat, now);
-                if let Some(place) = self.follows.name_of(uid) {
-                    followers.extend(self.follows.followers(&Source::lease(place.clone())));
+            let (leases, complete) = (&self.index.leases, self.readiness.all_leases_listed());
+            let transition = self.index.sources.settle(uid, |name| leases.state_at(name, complete));
+            if let Some(transition) = transition {
+                let since_heartbeat =
+                    self.index.sources.source_of(uid).and_then(|source| match source.kind {
+                        SourceKind::Lease => self.index.leases.since_renewal(&source.name, now),
+                        _ => self.index.sources.since_heartbeat(source, now.lease),
+                    });
+                self.index.leases.apply_transition(uid, transition, since_heartbeat, now);
+                if let Some(name) = self.index.sources.name_of(uid) {
+                    followers.extend(self.index.sources.followers(&Source::lease(name.clone())));
                 }
                 self.enqueue_lease(uid, now);
             }
         }
     }
 
-    /// Takes in a version of a lease: what it follows may have changed, and it may be followed itself.
-    pub(super) fn see_follower(&mut self, uid: Uuid, place: &NamespacedName, change: Change, now: &Now) {
-        let Some(entry) = self.leases.get(&uid).filter(|_| !change.stale_news) else { return };
+    /// A lease has changed: perhaps what it follows. It may be followed itself.
+    pub(super) fn link_follower(&mut self, uid: Uuid, name: &NamespacedName, change: Change, now: &Now) {
+        let Some(entry) = self.index.leases.get(&uid).filter(|_| !change.stale_news) else { return };
+        let ttl_state = entry.ttl_state;
         let record = &entry.record;
         let follow = record.follow().filter(|_| !record.status.has_ended());
-        if follow.is_none() && self.follows.is_idle() {
+        if follow.is_none() && self.index.sources.is_idle() {
             return;
         }
         let followed = follow.and_then(|follow| {
-            let named = record.status.follows()?;
-            (*named.source == *follow.source.to_string()).then_some(named)
+            let published = record.status.follows()?;
+            (*published.source == *follow.source.to_string()).then_some(published)
         });
         let restored = (change.new && record.status.is_granted())
             .then(|| followed.is_none_or(|followed| !followed.was_lost()));
         let recorded = followed.and_then(|followed| followed.uid);
-        let (follows, stood) = (follow.is_some(), entry.ttl_state);
-        let linked = self.follows.link(uid, place, follow, recorded, restored);
+        let follows = follow.is_some();
+        let linked = self.index.sources.link(uid, name, follow, recorded, restored);
         if change.granted {
-            self.follows.granted(uid);
+            self.index.sources.granted(uid);
         }
-        let as_source = Source::lease(place.clone());
-        let is_followed = self.follows.is_followed(&as_source);
+        let as_source = Source::lease(name.clone());
+        let is_followed = self.index.sources.is_followed(&as_source);
         if is_followed && (change.granted || change.renewed) {
-            self.spread_beat(&as_source, Duration::ZERO, now);
+            self.spread_heartbeat(&as_source, Duration::ZERO, now);
         }
-        if linked.cut || linked.source && stood != TtlState::Running {
-            // Its time stood still, or was cut short, for what it followed before.
-            let time = if linked.cut { TtlChange::Renew } else { TtlChange::None };
-            self.leases.apply_transition(
-                uid,
-                Transition { change: time, ttl_state: TtlState::Running },
-                None,
-                now,
-            );
+        if linked.cut || linked.source && ttl_state != TtlState::Running {
+            // The source that it followed before had paused or shortened its time.
+            let change = if linked.cut { TtlChange::Renew } else { TtlChange::None };
+            let transition = Transition { change, ttl_state: TtlState::Running };
+            self.index.leases.apply_transition(uid, transition, None, now);
         }
         if linked.source {
-            self.settle(self.follows.affected(uid, place), now);
+            self.settle(self.index.sources.affected(uid, name), now);
         } else {
             self.settle(follows.then_some(uid).into_iter().collect(), now);
             if is_followed {
@@ -194,180 +198,138 @@ impl Replica {
     }
 
     /// A lease is gone.
-    pub(super) fn lose_follower(&mut self, uid: Uuid, place: &NamespacedName, now: &Now) {
-        if self.follows.is_idle() {
+    pub(super) fn unlink_follower(&mut self, uid: Uuid, name: &NamespacedName, now: &Now) {
+        if self.index.sources.is_idle() {
             return;
         }
-        self.follows.unlink(uid);
-        self.settle_followers(&Source::lease(place.clone()), now);
+        self.index.sources.unlink(uid);
+        self.settle_followers(&Source::lease(name.clone()), now);
     }
 
-    /// A lease is gone, and another has its name: those that follow it may follow the same as before.
-    pub(super) fn lose_replaced_follower(
-        &mut self,
-        replaced: Uuid,
-        uid: Uuid,
-        place: &NamespacedName,
-        now: &Now,
-    ) {
-        if self.follows.unlink(replaced).source {
-            self.settle(self.follows.affected(uid, place), now);
+    /// A lease is gone without a watch event, and another, `uid`, has its name.
+    pub(super) fn unlink_replaced(&mut self, replaced: Uuid, uid: Uuid, name: &NamespacedName, now: &Now) {
+        if self.index.sources.unlink(replaced).source {
+            self.settle(self.index.sources.affected(uid, name), now);
         }
     }
 
-    /// All leases have been seen: those that are followed and weren't shown aren't there.
+    /// All leases were listed: others that are followed don't exist.
     pub(super) fn settle_followers_of_leases(&mut self, now: &Now) {
-        self.settle(self.follows.followers_of_leases(), now);
+        self.settle(self.index.sources.followers_of_leases(), now);
     }
 
-    // --- What is asked for ---------------------------------------------------------------------------------------
+    // --- What is read --------------------------------------------------------------------------------------------
 
-    /// Says what has to be watched, and reads what no watch will show by itself.
-    pub(super) fn watch_source(&mut self, now: &Now) {
-        if let Some(source_watches) = self.follows.replan() {
+    /// Returns what has to be watched, and reads sources that no watch will report by itself.
+    pub(super) fn watch_sources(&mut self, now: &Now) {
+        if let Some(source_watches) = self.index.sources.replan() {
             self.out.source_watches = Some(source_watches.clone());
         }
-        if now.mono < self.read_sources_at || now.disconnected {
+        if now.mono < self.schedule.sources_readable_at() || now.disconnected {
             return;
         }
-        for source in self.follows.take_unread() {
-            if self.in_flight.len() >= self.settings.concurrency || now.mono < self.patient_until {
-                self.follows.read_later(source);
+        for source in self.index.sources.take_unread() {
+            if self.requests.len() >= self.settings.concurrency || self.requests.is_throttled(now) {
+                self.index.sources.read_later(source);
                 continue;
             }
-            self.send(Cause::Look, read(&source), now.mono + self.settings.lease_duration, now);
+            self.send(Purpose::Source, read(&source), self.time_limit(now), now);
         }
     }
 
-    /// When [`watch_source`](Self::watch_source) has something to do if nothing happens before.
-    pub(super) fn look_out_at(&self, now: &Now) -> Option<Duration> {
-        let at = self.read_sources_at.max(self.patient_until);
-        (self.follows.has_unread() && at > now.mono).then_some(at)
+    /// When [`watch_sources`](Self::watch_sources) has something to do if nothing happens before.
+    pub(super) fn read_sources_at(&self, now: &Now) -> Option<Duration> {
+        let at = self.schedule.sources_readable_at().max(self.requests.throttled_until());
+        (self.index.sources.has_unread() && at > now.mono).then_some(at)
     }
 
-    /// A source was read that no watch would have shown by itself.
-    pub(super) fn look_answered(&mut self, flight: &Flight, answer: Response, now: &Now) {
-        let Request::ReadSource { source } = &flight.request else { return };
-        if let Err(refusal) = self.source_answered(source, answer, flight.sent_at, now) {
-            tracing::debug!(?source, %refusal, "not read, trying again");
-            self.follows.read_later(source.clone());
-            self.read_sources_at = now.mono + READ_AGAIN;
+    /// A source was read that no watch would have reported by itself.
+    pub(super) fn source_answered(&mut self, request: &InFlight, response: Response, now: &Now) {
+        let Request::ReadSource { source } = &request.request else { return };
+        if let Err(error) = self.apply_read(source, response, request.sent_at, now) {
+            tracing::debug!(?source, %error, "source not read, retrying");
+            self.index.sources.read_later(source.clone());
+            self.schedule.read_sources_at(now.mono + READ_AGAIN);
         }
     }
 
-    /// What a lease follows was read before its end.
-    pub(super) fn confirm_answered(&mut self, uid: Uuid, flight: &Flight, answer: Response, now: &Now) {
-        if let Some(entry) = self.leases.get_mut(&uid) {
-            entry.in_flight = false;
+    /// The source of a lease was read before the end of the lease.
+    pub(super) fn source_read_for(&mut self, uid: Uuid, request: &InFlight, response: Response, now: &Now) {
+        let Some(source) = source_of(&request.request) else { return };
+        let read = self.apply_read(&source, response, request.sent_at, now);
+        if let Err(error) = &read {
+            tracing::debug!(?source, %error, "source not read, retrying");
+            self.index.leases.set_confirming(uid, None);
+            self.index.sources.read_failed(&source);
         }
-        let Some(source) = source_of(&flight.request) else { return };
-        let read = self.source_answered(&source, answer, flight.sent_at, now);
-        if let Err(refusal) = &read {
-            tracing::debug!(?source, %refusal, "not read, trying again");
-            self.leases.set_confirming(uid, None);
-            self.follows.read_failed(&source);
-        }
-        self.writer.done(&Work::Lease(uid), WorkResult::None, read.is_err(), flight.sent_at, now.mono);
+        self.lease_done(uid, WorkResult::None, read.is_err(), request.sent_at, now);
         if read.is_ok() {
             self.enqueue_lease(uid, now);
         }
     }
 
-    /// A follower of the primary has read what a lease follows that seems overdue.
-    pub(super) fn source_checked(&mut self, flight: &Flight, answer: Response, now: &Now) {
-        let Request::ReadSource { source } = &flight.request else { return };
-        if let Err(refusal) = self.source_answered(source, answer, flight.sent_at, now) {
-            tracing::debug!(?source, %refusal, "not read");
+    /// A follower has read the source of a lease that seems overdue.
+    pub(super) fn source_checked(&mut self, request: &InFlight, response: Response, now: &Now) {
+        let Request::ReadSource { source } = &request.request else { return };
+        if let Err(error) = self.apply_read(source, response, request.sent_at, now) {
+            tracing::debug!(?source, %error, "source not read");
         }
     }
 
-    /// Takes in a source that was asked for at `asked`, on the replica's clock.
-    fn source_answered(
+    /// Applies the response to a read of a source that was sent at `sent_at`.
+    fn apply_read(
         &mut self,
         source: &Source,
-        answer: Response,
-        asked: Duration,
+        response: Response,
+        sent_at: Duration,
         now: &Now,
     ) -> Result<(), RequestError> {
-        match answer {
-            Response::Source(source_state) => self.see_source(source, Some(*source_state), now),
-            Response::Lease(lease) => self.see_lease(&lease, now),
+        match response {
+            Response::Source(state) => self.apply_source(source, Some(*state), now),
+            Response::Lease(lease) => self.apply_lease(&lease, now),
             Response::Gone if source.kind == SourceKind::Lease => {
-                if let Some((uid, _)) = self.leases.at(&source.name) {
-                    self.bury_lease(uid, now);
+                if let Some((uid, _)) = self.index.leases.at(&source.name) {
+                    self.lease_gone(uid, now);
                 }
             }
-            Response::Gone => self.see_source(source, None, now),
+            Response::Gone => self.apply_source(source, None, now),
             Response::Refused(RequestError::Forbidden(message)) if source.kind != SourceKind::Lease => {
-                if self.follows.set_unseen(source, Some(following::UNWATCHED)) {
-                    tracing::warn!(?source, message, "what leases follow can't be read, trying again");
+                if self.index.sources.set_unseen(source, Some(following::UNWATCHED)) {
+                    tracing::warn!(?source, message, "source can't be read, retrying");
                     self.settle_followers(source, now);
                 }
-                self.follows.read_later(source.clone());
-                self.read_sources_at = now.mono + READ_FORBIDDEN_AGAIN;
+                self.index.sources.read_later(source.clone());
+                self.schedule.read_sources_at(now.mono + READ_FORBIDDEN_AGAIN);
                 return Ok(());
             }
-            Response::Refused(refusal) => return Err(refusal),
+            Response::Refused(error) => return Err(error),
             Response::Lessor(_) | Response::Object(_) | Response::Deleted => return Ok(()),
         }
-        self.follows.read_answered(source, asked, now.mono);
-        if self.follows.set_unseen(source, None) {
+        self.index.sources.read_answered(source, sent_at, now.mono);
+        if self.index.sources.set_unseen(source, None) {
             self.settle_followers(source, now);
         }
         Ok(())
     }
 
-    /// The request that reads what a lease follows before it ends by time.
-    pub(super) fn confirmation(&self, uid: Uuid, now: &Now) -> Option<Request> {
-        self.unread_for(uid, now).map(|source| read(&source))
+    /// The request that reads the source of a lease before it ends by time.
+    pub(super) fn source_request(&self, uid: Uuid, now: &Now) -> Option<Request> {
+        self.index.unread_source(uid, now).map(|source| read(&source))
     }
 
-    /// Takes note that this request is sent for a lease that is due.
-    pub(super) fn confirming(&mut self, uid: Uuid, request: &Request, now: &Now) {
-        self.leases.set_confirming(uid, Some(now.mono));
+    /// That request is being sent.
+    pub(super) fn reads_source(&mut self, uid: Uuid, request: &Request, now: &Now) {
+        self.index.leases.set_confirming(uid, Some(now.mono));
         if let Some(source) = source_of(request) {
-            let (lately, by) = (now.mono.saturating_sub(2 * RECENT), now.mono + self.settings.lease_duration);
-            self.follows.read_sent(&source, lately, by);
+            let (since, by) = (now.mono.saturating_sub(2 * RECENT), self.time_limit(now));
+            self.index.sources.read_sent(&source, since, by);
         }
     }
 
-    /// The first source that has to be read before a lease may end by time, if it is due.
-    fn unread_for(&self, uid: Uuid, now: &Now) -> Option<Source> {
-        let deadline = self.leases.deadline(uid).filter(|deadline| *deadline <= now.lease)?;
-        // Lease time may have been there before, until an outage was noticed: what was read then says nothing of beats since.
-        let due = now.mono.saturating_sub(now.lease.since(deadline));
-        let fresh = now.mono.saturating_sub(RECENT);
-        let more = self.leases.get(&uid).and_then(|entry| entry.more.get());
-        // A server may need longer than that for all that has to be asked, one after the other.
-        let begun = more.and_then(|more| more.confirming).unwrap_or(fresh);
-        self.follows.unread_for(uid, due, fresh.min(begun), now.mono)
-    }
-
-    /// Whether what a lease follows keeps it alive, and what people should know of it.
-    pub(super) fn explain_following(&self, uid: Uuid) -> Option<(bool, String)> {
-        let (alive, reason) = self.follows.state_of(uid)?.condition()?;
-        let source = self.follows.source_of(uid)?.to_string();
-        let followed =
-            Followed { source: source.into(), uid: None, condition: Some((alive, reason.into(), 0)) };
-        Some((alive, followed.explain()))
-    }
-
-    /// What has to be read beside the lease itself, before this replica takes over since it is overdue: its own watch of
-    /// sources may be what is late.
-    pub(super) fn also_checked(&self, work: &Work, flight: &Flight, now: &Now) -> Option<Request> {
-        let (Work::Lease(uid), Request::ReadLease { .. }) = (work, &flight.request) else { return None };
-        self.confirmation(*uid, now).filter(|request| matches!(request, Request::ReadSource { .. }))
-    }
-
-    /// What a lease follows, for its next step.
-    pub(super) fn following(&self, uid: Uuid, now: &Now) -> Option<Following<'_>> {
-        let source = self.follows.source_of(uid)?;
-        Some(Following {
-            source,
-            uid: self.follows.pod_uid_of(uid),
-            condition: self.follows.state_of(uid)?.condition(),
-            unread: self.unread_for(uid, now).is_some(),
-        })
+    /// What a follower has to read beside an overdue lease before it takes over: its own watch of sources may be late.
+    pub(super) fn also_to_check(&self, work: &Work, request: &InFlight, now: &Now) -> Option<Request> {
+        let (Work::Lease(uid), Request::ReadLease { .. }) = (work, &request.request) else { return None };
+        self.source_request(*uid, now).filter(|request| matches!(request, Request::ReadSource { .. }))
     }
 }
 
@@ -380,6 +342,7 @@ fn source_of(request: &Request) -> Option<Source> {
     }
 }
 
+/// The request that reads a source.
 fn read(source: &Source) -> Request {
     match source.kind {
         SourceKind::Lease => Request::ReadLease { lease: source.name.clone() },

@@ -1,8 +1,8 @@
-//! Kinds that can't be seen, or whose objects may not be removed: telling people, and going on without them.
+//! Kinds whose watches fail, or whose objects the operator may not remove: users are notified, and the rest goes on.
 //!
-//! The primary says it once, as a condition of `Lessor` and an Event for each kind. The condition is in words of our own,
-//! which stay the same as long as the trouble does, so that it isn't written again and again; the server's words, which
-//! may change each time, are in the Event and the log.
+//! The primary reports each problem once, as a condition of the `Lessor` and an Event for each kind. The condition is in words of
+//! our own, which stay the same as long as the problem does, so that it isn't written again and again. The API server's message,
+//! which may change each time, is in the Event and the log.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,193 +17,103 @@ use k8s_openapi::{
 use lessor_api::lessor::KINDS_READY;
 use serde_json::json;
 
-use super::{Cause, Replica};
+use super::{Replica, index::Index, requests::Purpose};
 use crate::{
-    attachable::KindName,
     clocks::Now,
-    index::attachments::{Hindrance, Kind, Object, ObjectId},
+    index::attachments::{AttachmentIndex, Hindrance, Object, ObjectId},
+    kind::{Kind, KindName},
     observation::Failure,
+    output::Output,
     request::{Request, Response},
     user_event::{About, UserEvent},
     watch_health::KindProblem,
 };
 
-/// How often the condition is written at most.
+/// The least time between two writes of the condition.
 const WRITE_INTERVAL: Duration = Duration::from_secs(5);
 /// The reason of a [`Hindrance`] by a missing right.
 pub(super) const FORBIDDEN: &str = "Forbidden";
 
-/// What is remembered for the condition.
+/// What the primary reports of kinds.
 #[derive(Clone, Debug, Hash, Default)]
 pub(super) struct KindReport {
     in_flight: bool,
     not_before: Duration,
-    /// Objects that we may not remove; those that have changed since are sorted out later.
-    refused: BTreeMap<KindName, BTreeSet<ObjectId>>,
-    /// What people were told, by kind.
-    said: BTreeMap<KindName, &'static str>,
+    /// Objects that the operator may not remove. Those that have changed since are dropped later.
+    forbidden: BTreeMap<KindName, BTreeSet<ObjectId>>,
+    /// The problem that users were notified of, by kind.
+    reported: BTreeMap<KindName, &'static str>,
 }
 
-/// One kind's trouble.
-struct Complaint {
+/// A problem of one kind.
+struct Problem {
     kind: KindName,
     reason: &'static str,
     /// In our own words.
-    short: &'static str,
-    /// In the server's.
-    long: String,
+    summary: &'static str,
+    /// In the API server's words.
+    details: String,
 }
 
-impl Replica {
-    pub(super) fn observe_kind(&mut self, kind: &KindName, found: Result<Arc<Kind>, Failure>, now: &Now) {
-        let gone = match &found {
-            Ok(found) => self.objects.forget_kind(kind, Some(found)),
-            // Its objects went with it.
-            Err(Failure::NoSuchKind) => self.objects.forget_kind(kind, None),
-            Err(_) => Vec::new(),
-        };
-        for place in gone {
-            self.enqueue_name(&place, now);
-        }
-        match found {
-            Ok(found) => tracing::debug!(%kind, version = found.resource.version, "found"),
-            Err(failure) => {
-                let is_news = self.watch_health.unknown(kind, &failure, now);
-                if is_news && !matches!(failure, Failure::Unreachable(_)) {
-                    tracing::warn!(%kind, %failure, "can't be attached, looking for it again and again");
-                }
-            }
-        }
-    }
-
-    /// A kind that couldn't be seen is seen again: what waited for it can go on.
-    pub(super) fn see_clearly(&mut self, now: &Now) {
-        for uid in std::mem::take(&mut self.lingering) {
-            self.enqueue_lease(uid, now);
-        }
-    }
-
-    /// We may not remove this object.
+impl KindReport {
+    /// The operator may not remove this object.
     pub(super) fn removal_forbidden(&mut self, id: &ObjectId) {
-        self.kind_report.refused.entry(id.kind.name()).or_default().insert(id.clone());
+        self.forbidden.entry(id.kind.name()).or_default().insert(id.clone());
     }
 
-    /// An object of this kind could be removed: perhaps others that couldn't can be now.
-    pub(super) fn removal_allowed(&mut self, kind: &Kind, now: &Now) {
-        if self.kind_report.refused.is_empty() {
-            return;
+    /// Takes the objects of a kind that the operator could not remove so far.
+    fn take_forbidden(&mut self, kind: &Kind) -> BTreeSet<ObjectId> {
+        if self.forbidden.is_empty() {
+            return BTreeSet::new();
         }
-        for id in self.kind_report.refused.remove(&kind.name()).unwrap_or_default() {
-            let Some(object) = self.objects.get_mut(&id) else { continue };
-            if let Some(hindrance) = object.hindrance().filter(|hindrance| hindrance.reason == FORBIDDEN) {
-                let hindrance = Hindrance { retry_at: Some(now.mono), ..hindrance.clone() };
-                object.hinder(hindrance);
-                self.enqueue_object(&id, now);
+        self.forbidden.remove(&kind.name()).unwrap_or_default()
+    }
+
+    /// The problems of all kinds.
+    fn problems(&mut self, index: &Index, now: &Now) -> Vec<Problem> {
+        self.drop_changed(&index.attachments);
+        let mut problems: Vec<Problem> =
+            index.watches.problems(now.mono).into_iter().map(Problem::of).collect();
+        for (kind, ids) in &self.forbidden {
+            // A kind that can't be watched has a problem already.
+            if problems.iter().any(|problem| problem.kind == *kind) {
+                continue;
             }
+            let message = ids.iter().find_map(|id| Some(&index.attachments.get(id)?.hindrance()?.message));
+            problems.push(Problem {
+                kind: kind.clone(),
+                reason: FORBIDDEN,
+                summary: "the operator may not remove them: give it the rights that `lessor rbac` prints",
+                details: message.cloned().unwrap_or_default(),
+            });
         }
+        problems.sort_by(|one, other| one.kind.cmp(&other.kind));
+        problems
     }
 
-    /// When [`report_kinds`](Self::report_kinds) may have something to say if nothing happens before.
-    pub(super) fn report_kinds_at(&self, now: &Now) -> Option<Duration> {
-        if self.leading.is_none() || now.disconnected {
-            return None;
-        }
-        let allowed = Some(self.kind_report.not_before).filter(|at| *at > now.mono);
-        allowed.into_iter().chain(self.watch_health.problems_change_at(now.mono)).min()
-    }
-
-    /// Brings the condition of `Lessor` up to date.
-    pub(super) fn report_kinds(&mut self, now: &Now) {
-        let held_back = self.kind_report.in_flight || now.mono < self.kind_report.not_before;
-        if self.leading.is_none()
-            || self.stopping.is_some()
-            || now.disconnected
-            || self.lessor_crd_missing
-            || held_back
-        {
-            return;
-        }
-        let complaints = self.complaints(now);
-        self.tell_of_kinds(&complaints);
-        let Some(known) = self.election.known().filter(|_| !self.election.is_busy()) else { return };
-        let current = known.status.conditions.iter().find(|condition| condition.type_ == KINDS_READY);
-        if complaints.is_empty() && current.is_none_or(|current| current.status == "True") {
-            return;
-        }
-        let mut wanted = condition(&complaints, now.wall);
-        if let Some(current) = current.filter(|current| current.status == wanted.status) {
-            if current.reason == wanted.reason && current.message == wanted.message {
-                return;
-            }
-            wanted.last_transition_time = current.last_transition_time.clone();
-        }
-        let others = known.status.conditions.iter().filter(|condition| condition.type_ != KINDS_READY);
-        let conditions: Vec<Condition> = others.cloned().chain([wanted]).collect();
-        let request =
-            Request::WriteLessor { version: known.version, status: json!({"conditions": conditions}) };
-        self.kind_report.in_flight = true;
-        self.send(Cause::Kinds, request, now.mono + self.settings.lease_duration, now);
-    }
-
-    pub(super) fn kinds_answered(&mut self, answer: &Response, now: &Now) {
-        self.kind_report.in_flight = false;
-        self.kind_report.not_before = now.mono + WRITE_INTERVAL;
-        match answer {
-            Response::Lessor(lessor) => self.see_lessor(lessor, now),
-            // Somebody wrote it meanwhile, and the watch will show it.
-            Response::Refused(refusal) => tracing::debug!(%refusal, "condition of kinds not written"),
-            _ => {}
-        }
-    }
-
-    fn complaints(&mut self, now: &Now) -> Vec<Complaint> {
-        let objects = &self.objects;
-        self.kind_report.refused.retain(|_, ids| {
+    fn drop_changed(&mut self, attachments: &AttachmentIndex) {
+        self.forbidden.retain(|_, ids| {
             ids.retain(|id| {
-                let hindrance = objects.get(id).and_then(Object::hindrance);
+                let hindrance = attachments.get(id).and_then(Object::hindrance);
                 hindrance.is_some_and(|hindrance| hindrance.reason == FORBIDDEN)
             });
             !ids.is_empty()
         });
-        let mut complaints: Vec<Complaint> =
-            self.watch_health.problems(now.mono).into_iter().map(Complaint::of).collect();
-        for (kind, ids) in &self.kind_report.refused {
-            // One that can't be watched is complained about already.
-            if complaints.iter().any(|complaint| complaint.kind == *kind) {
-                continue;
-            }
-            let why = ids.iter().find_map(|id| Some(&objects.get(id)?.hindrance()?.message));
-            complaints.push(Complaint {
-                kind: kind.clone(),
-                reason: FORBIDDEN,
-                short: "the operator may not remove them: give it the rights that `lessor rbac` prints",
-                long: why.cloned().unwrap_or_default(),
-            });
-        }
-        complaints.sort_by(|one, other| one.kind.cmp(&other.kind));
-        complaints
     }
 
-    /// Says what is new, once.
-    fn tell_of_kinds(&mut self, complaints: &[Complaint]) {
-        let known = self.election.known();
-        let published = known.and_then(|known| {
-            known.status.conditions.iter().find(|condition| condition.type_ == KINDS_READY)
-        });
-        for complaint in complaints {
-            let before = self.kind_report.said.insert(complaint.kind.clone(), complaint.short);
-            // Said by this replica, or by a primary before it.
-            if before == Some(complaint.short)
-                || published.is_some_and(|condition| condition.message.contains(&complaint.to_string()))
-            {
-                continue;
+    /// Notifies users of problems that are new, unless an earlier primary did: they are in the `published` condition.
+    fn notify(&mut self, problems: &[Problem], published: Option<&Condition>, out: &mut Output) {
+        for problem in problems {
+            let before = self.reported.insert(problem.kind.clone(), problem.summary);
+            let is_published =
+                published.is_some_and(|condition| condition.message.contains(&problem.to_string()));
+            if before != Some(problem.summary) && !is_published {
+                let note = format!("{problem} ({})", problem.details);
+                out.user_events.push(UserEvent::warning(About::Lessor, problem.reason, note));
             }
-            let note = format!("{complaint} ({})", complaint.long);
-            self.out.user_events.push(UserEvent::warning(About::Lessor, complaint.reason, note));
         }
-        let out = &mut self.out;
-        self.kind_report.said.retain(|kind, _| {
-            let lasts = complaints.iter().any(|complaint| complaint.kind == *kind);
+        self.reported.retain(|kind, _| {
+            let lasts = problems.iter().any(|problem| problem.kind == *kind);
             if !lasts {
                 let note = format!("{kind} can be attached again");
                 out.user_events.push(UserEvent::normal(About::Lessor, "KindReady", note));
@@ -213,9 +123,114 @@ impl Replica {
     }
 }
 
-impl Complaint {
-    fn of(trouble: KindProblem) -> Self {
-        let (reason, short) = match &trouble.failure {
+impl Replica {
+    /// Discovery has found a kind, or has failed to.
+    pub(super) fn observe_kind(&mut self, kind: &KindName, found: Result<Arc<Kind>, Failure>, now: &Now) {
+        let attachments = &mut self.index.attachments;
+        let (objects, leases) = match &found {
+            Ok(found) => attachments.forget_kind(kind, Some(found)),
+            // Its objects are gone with it.
+            Err(Failure::NoSuchKind) => attachments.forget_kind(kind, None),
+            Err(_) => Default::default(),
+        };
+        // Work that is left for an object of a kind that isn't served can't be done, and a follower would take no other over.
+        for id in &objects {
+            self.enqueue_object(id, now);
+        }
+        for lease in &leases {
+            self.enqueue_name(lease, now);
+        }
+        match found {
+            Ok(found) => tracing::debug!(%kind, version = found.resource.version, "kind found"),
+            Err(failure) => {
+                let is_news = self.index.watches.unknown(kind, &failure, now);
+                if is_news && !matches!(failure, Failure::Unreachable(_)) {
+                    tracing::warn!(%kind, %failure, "kind can't be attached, retrying");
+                }
+            }
+        }
+    }
+
+    /// A watch of a kind is in sync again: releases that waited for it may go on.
+    pub(super) fn enqueue_lingering(&mut self, now: &Now) {
+        for uid in self.schedule.lingering() {
+            self.enqueue_lease(uid, now);
+        }
+    }
+
+    /// An object of this kind was removed: others for which the right was missing can perhaps be removed too.
+    pub(super) fn removal_allowed(&mut self, kind: &Kind, now: &Now) {
+        for id in self.reporting.kinds.take_forbidden(kind) {
+            let Some(object) = self.index.attachments.get(&id) else { continue };
+            if let Some(hindrance) = object.hindrance().filter(|hindrance| hindrance.reason == FORBIDDEN) {
+                let hindrance = Hindrance { retry_at: Some(now.mono), ..hindrance.clone() };
+                self.index.attachments.hinder(&id, hindrance);
+                self.enqueue_object(&id, now);
+            }
+        }
+    }
+
+    /// When [`report_kinds`](Self::report_kinds) has something to do if nothing happens before.
+    pub(super) fn report_kinds_at(&self, now: &Now) -> Option<Duration> {
+        if !self.leadership.is_primary() || now.disconnected {
+            return None;
+        }
+        let not_before = Some(self.reporting.kinds.not_before).filter(|at| *at > now.mono);
+        not_before.into_iter().chain(self.index.watches.problems_change_at(now.mono)).min()
+    }
+
+    /// Brings the condition of the `Lessor` up to date.
+    pub(super) fn report_kinds(&mut self, now: &Now) {
+        let report = &mut self.reporting.kinds;
+        if !self.leadership.is_primary()
+            || self.leadership.stop_by().is_some()
+            || self.leadership.lessor_crd_missing()
+            || now.disconnected
+            || report.in_flight
+            || now.mono < report.not_before
+        {
+            return;
+        }
+        let problems = report.problems(&self.index, now);
+        let lessor = self.leadership.lessor();
+        let conditions = lessor.map_or(&[][..], |lessor| &lessor.status.conditions);
+        let published = conditions.iter().find(|condition| condition.type_ == KINDS_READY);
+        report.notify(&problems, published, &mut self.out);
+        let Some(lessor) = lessor.filter(|_| !self.leadership.is_electing()) else { return };
+        if problems.is_empty() && published.is_none_or(|published| published.status == "True") {
+            return;
+        }
+        let mut wanted = condition(&problems, now.wall);
+        if let Some(published) = published.filter(|published| published.status == wanted.status) {
+            if published.reason == wanted.reason && published.message == wanted.message {
+                return;
+            }
+            wanted.last_transition_time = published.last_transition_time.clone();
+        }
+        let others = conditions.iter().filter(|condition| condition.type_ != KINDS_READY);
+        let conditions: Vec<Condition> = others.cloned().chain([wanted]).collect();
+        let status = json!({"conditions": conditions});
+        let request = Request::WriteLessor { version: lessor.version, status };
+        report.in_flight = true;
+        self.send(Purpose::KindsCondition, request, self.time_limit(now), now);
+    }
+
+    /// The write of the condition was answered.
+    pub(super) fn kinds_answered(&mut self, response: &Response, now: &Now) {
+        self.reporting.kinds.in_flight = false;
+        self.reporting.kinds.not_before = now.mono + WRITE_INTERVAL;
+        match response {
+            Response::Lessor(lessor) => self.apply_lessor(lessor, now),
+            // After a conflict, the watch reports the other write.
+            Response::Refused(error) => tracing::debug!(%error, "condition of kinds not written"),
+            _ => {}
+        }
+    }
+}
+
+impl Problem {
+    fn of(problem: KindProblem) -> Self {
+        let (reason, summary) = match &problem.failure {
             Failure::NoSuchKind => ("NotInstalled", "the kind is not installed"),
             Failure::Unusable(_) => ("Unusable", "the kind can't be attached"),
             Failure::Forbidden(_) => {
@@ -224,31 +239,31 @@ impl Complaint {
             Failure::Unauthorized(_) => ("Unauthorized", "the API server refuses the operator's credentials"),
             Failure::Unreachable(_) | Failure::Other(_) => ("Unavailable", "the API that serves them fails"),
         };
-        Self { kind: trouble.kind, reason, short, long: trouble.failure.to_string() }
+        Self { kind: problem.kind, reason, summary, details: problem.failure.to_string() }
     }
 }
 
-impl std::fmt::Display for Complaint {
+impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.kind, self.short)
+        write!(f, "{}: {}", self.kind, self.summary)
     }
 }
 
-fn condition(complaints: &[Complaint], now: Timestamp) -> Condition {
-    let reason = match complaints {
+fn condition(problems: &[Problem], now: Timestamp) -> Condition {
+    let reason = match problems {
         [] => "Ready",
         [first, others @ ..] if others.iter().all(|other| other.reason == first.reason) => first.reason,
         _ => "Several",
     };
-    let complaint: Vec<String> = complaints.iter().map(ToString::to_string).collect();
+    let messages: Vec<String> = problems.iter().map(ToString::to_string).collect();
     Condition {
         type_: KINDS_READY.to_owned(),
-        status: if complaints.is_empty() { "True" } else { "False" }.to_owned(),
+        status: if problems.is_empty() { "True" } else { "False" }.to_owned(),
         reason: reason.to_owned(),
-        message: if complaint.is_empty() {
+        message: if messages.is_empty() {
             "all kinds can be attached".to_owned()
         } else {
-            complaint.join("; ")
+            messages.join("; ")
         },
         last_transition_time: Time(now),
         observed_generation: None,

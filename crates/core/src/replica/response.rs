@@ -1,4 +1,4 @@
-//! Taking in answers.
+//! From the response to a request to the index, and to what users are notified of.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -7,254 +7,293 @@ use lessor_api::{Lease, lease::Attached};
 use uuid::Uuid;
 use writer_lease::WorkResult;
 
-use super::{Cause, Doing, Flight, Replica, Ticket, Work, kinds};
+use super::{
+    Replica, Ticket, Work, kinds,
+    requests::{InFlight, LeaseAction, Purpose},
+};
 use crate::{
     clocks::Now,
-    decide::lease::granted_ttl,
     decide::removal::Removal,
-    index::attachments::{Hindrance, Object, ObjectId},
-    lease_object::{NamespacedName, ResourceVersion},
+    index::{
+        attachments::{Hindrance, Object, ObjectId},
+        leases::Pending,
+    },
+    metadata::{NamespacedName, ResourceVersion},
     metric_event::MetricEvent,
     request::{Request, RequestError, Response},
     user_event::{About, UserEvent},
 };
 
-/// What people are told of a lease that goes without an end.
-const ABANDONED: &str = "deleted, but its status can't be written: it goes, and what is attached to it stays";
+/// How long nothing is sent after a 429 without `Retry-After`.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Replica {
-    /// Takes in the answer to a request.
-    pub fn answer(&mut self, ticket: Ticket, answer: Response, now: &Now) {
-        let Some(flight) = self.in_flight.remove(&ticket) else { return };
-        if let Response::Refused(RequestError::Throttled(wait)) = &answer {
-            self.patient_until = now.mono + wait.unwrap_or(Duration::from_secs(1));
+    /// Applies the response to a request.
+    pub fn answer(&mut self, ticket: Ticket, response: Response, now: &Now) {
+        let Some(request) = self.requests.answered(ticket) else { return };
+        if let Response::Refused(RequestError::Throttled(wait)) = &response {
+            self.requests.throttle(now.mono.saturating_add(wait.unwrap_or(PATIENCE)));
         }
-        match flight.cause {
-            Cause::Probe => {
-                self.probed_at = now.mono;
-                if let Response::Lessor(lessor) = &answer {
-                    self.see_lessor(lessor, now);
+        match request.purpose {
+            Purpose::Probe => {
+                self.liveness.probed(now);
+                if let Response::Lessor(lessor) = &response {
+                    self.apply_lessor(lessor, now);
                 }
             }
-            Cause::Lease(uid, Doing::Confirm) => self.confirm_answered(uid, &flight, answer, now),
-            Cause::Lease(uid, doing) => self.lease_answered(uid, doing, &flight, answer, now),
-            Cause::Object(ref id, version, ref leases) => {
-                self.object_answered(id, version, leases, &flight, answer, now)
+            Purpose::Lease(uid, LeaseAction::ReadSource) => {
+                self.source_read_for(uid, &request, response, now);
             }
-            Cause::Election => self.arbitration_answered(&flight, &answer, now),
-            Cause::Check(ref work) => self.check_answered(work, &flight, answer, now),
-            Cause::Kinds => self.kinds_answered(&answer, now),
-            Cause::Look => self.look_answered(&flight, answer, now),
+            Purpose::Lease(uid, action) => self.lease_answered(uid, action, &request, response, now),
+            Purpose::Removal(ref id, version, ref leases) => {
+                self.object_answered(id, version, leases, &request, response, now);
+            }
+            Purpose::Election => self.election_answered(&request, &response, now),
+            Purpose::Check(ref work) => self.check_answered(work, &request, response, now),
+            Purpose::KindsCondition => self.kinds_answered(&response, now),
+            Purpose::Source => self.source_answered(&request, response, now),
         }
         self.follow_role(now);
     }
 
-    pub(super) fn lease_answered(
+    /// The request of a lease was answered: it stays queued for a retry, or waits for nothing until it is enqueued anew.
+    pub(super) fn lease_done(
         &mut self,
         uid: Uuid,
-        doing: Doing,
-        flight: &Flight,
-        answer: Response,
+        result: WorkResult,
+        retry: bool,
+        sent_at: Duration,
         now: &Now,
     ) {
-        let work = Work::Lease(uid);
-        if let Some(entry) = self.leases.get_mut(&uid) {
-            entry.in_flight = false;
+        if let Some(entry) = self.index.leases.get_mut(&uid) {
+            entry.pending = match entry.pending {
+                Pending::InFlight { refresh: true } if retry => Pending::QueuedRefresh,
+                _ if retry => Pending::Queued,
+                _ => Pending::Idle,
+            };
         }
-        let (result, retry) = match &answer {
-            Response::Lease(_) if doing == Doing::Read => (WorkResult::None, false),
+        self.leadership.finish(&Work::Lease(uid), result, retry, sent_at, now.mono);
+    }
+
+    // --- Leases --------------------------------------------------------------------------------------------------
+
+    fn lease_answered(
+        &mut self,
+        uid: Uuid,
+        action: LeaseAction,
+        request: &InFlight,
+        response: Response,
+        now: &Now,
+    ) {
+        let is_read = action == LeaseAction::Read;
+        let (result, retry) = match &response {
+            Response::Lease(_) if is_read => (WorkResult::None, false),
             Response::Lease(_) | Response::Object(_) | Response::Lessor(_) | Response::Deleted => {
                 (WorkResult::Extend, false)
             }
             Response::Gone | Response::Source(_) => (WorkResult::None, false),
-            Response::Refused(refusal) => {
-                self.lease_refused(uid, doing, refusal);
-                (WorkResult::None, !matches!(refusal, RequestError::Conflict | RequestError::LowerTerm))
+            Response::Refused(RequestError::Conflict) if self.is_unchanged(uid, &request.request) => {
+                let note = "the API server reports a conflict though the lease has not changed: look for an admission webhook";
+                self.warn_once(uid, "WriteRefused", || note.to_owned());
+                (WorkResult::None, true)
+            }
+            Response::Refused(error) => {
+                self.lease_refused(uid, action, error);
+                (WorkResult::None, !matches!(error, RequestError::Conflict | RequestError::LowerTerm))
             }
         };
-        self.writer.done(&work, result, retry, flight.sent_at, now.mono);
+        self.lease_done(uid, result, retry, request.sent_at, now);
         if result == WorkResult::Extend {
-            self.wrote(flight.sent_at);
+            self.liveness.write_accepted(request.sent_at);
         }
-        match answer {
+        match response {
             Response::Lease(lease) => {
-                if doing != Doing::Read {
-                    self.tell(uid, doing, &flight.request, now);
+                if !is_read {
+                    self.report_action(uid, action, &request.request, now);
                 }
-                if is_gone(&lease) {
-                    self.bury_lease(uid, now);
+                if is_last_version(&lease) {
+                    self.lease_gone(uid, now);
                 } else {
-                    self.see_lease(&lease, now);
+                    self.apply_lease(&lease, now);
                 }
             }
-            Response::Deleted | Response::Gone => {
-                self.bury_lease(uid, now);
-            }
+            Response::Deleted | Response::Gone => self.lease_gone(uid, now),
             _ if retry => {}
             _ => self.enqueue_lease(uid, now),
         }
     }
 
-    /// An answer says that a lease is gone, whatever the watch still shows.
-    pub(super) fn bury_lease(&mut self, uid: Uuid, now: &Now) {
-        self.leases.mark_gone(uid);
-        self.lose_lease(uid, ResourceVersion::MAX, now);
+    /// A response shows that a lease is gone, whatever the watch reports later.
+    pub(super) fn lease_gone(&mut self, uid: Uuid, now: &Now) {
+        self.index.leases.mark_gone(uid);
+        self.remove_lease(uid, ResourceVersion::MAX, now);
     }
 
-    pub(super) fn lease_refused(&mut self, uid: Uuid, doing: Doing, refusal: &RequestError) {
-        self.leases.set_confirming(uid, None);
-        let Some(entry) = self.leases.get_mut(&uid) else { return };
-        let place = &entry.record.name;
-        match refusal {
-            // Changed since it was seen, or perhaps written though no answer came: read it before anything else.
+    /// Whether this is the second conflict at one version of a lease, which was read between them.
+    fn is_unchanged(&mut self, uid: Uuid, request: &Request) -> bool {
+        let (Some(entry), Some(version)) = (self.index.leases.get_mut(&uid), request.version()) else {
+            return false;
+        };
+        entry.more.change(|more| more.conflict_at.replace(version)) == Some(version)
+    }
+
+    fn lease_refused(&mut self, uid: Uuid, action: LeaseAction, error: &RequestError) {
+        self.index.leases.set_confirming(uid, None);
+        let Some(entry) = self.index.leases.get_mut(&uid) else { return };
+        let lease = &entry.record.name;
+        match error {
+            // It has changed, or was perhaps written though no response arrived: read it before anything else.
             RequestError::Conflict | RequestError::LowerTerm | RequestError::NoAnswer(_) => {
                 entry.stale = true;
-                tracing::debug!(lease = %place, ?doing, %refusal, "reading the lease again");
+                tracing::debug!(%lease, ?action, %error, "request failed, reading the lease");
             }
             RequestError::Throttled(_) | RequestError::Failing(_) => {
-                tracing::debug!(lease = %place, ?doing, %refusal, "trying again");
+                tracing::debug!(%lease, ?action, %error, "request failed, retrying");
             }
             RequestError::Unremovable(_)
             | RequestError::Invalid(_)
             | RequestError::Forbidden(_)
             | RequestError::NoSuchKind => {
-                tracing::warn!(lease = %place, ?doing, %refusal, "request refused, trying again");
-                let note = format!("the API server refuses our write: {refusal}");
-                self.say_once(uid, "WriteRefused", || note);
+                tracing::warn!(%lease, ?action, %error, "request refused, retrying");
+                let note = format!("the API server refuses our write: {error}");
+                self.warn_once(uid, "WriteRefused", || note);
             }
         }
     }
 
-    /// Tells and counts what was done for a lease. The watch may have been faster than the answer: the lease may be
-    /// known in a later version, or no more.
-    pub(super) fn tell(&mut self, uid: Uuid, doing: Doing, request: &Request, now: &Now) {
-        let Some(place) = request.lease().cloned() else { return };
-        let (metric_event, reason, note) = match doing {
-            Doing::Grant => {
-                let entry = self.leases.get(&uid);
-                let ttl = entry.map(|entry| granted_ttl(entry.record.ttl_seconds, &self.settings));
+    /// Reports and counts what was done for a lease. The watch may be ahead of the response: the index may have a later version
+    /// of the lease, or none.
+    fn report_action(&mut self, uid: Uuid, action: LeaseAction, request: &Request, now: &Now) {
+        let Some(lease) = request.lease().cloned() else { return };
+        let (metric_event, reason, note) = match action {
+            LeaseAction::Grant => {
+                let entry = self.index.leases.get(&uid);
+                let ttl = entry.map(|entry| self.settings.granted_ttl(entry.record.ttl_seconds));
                 let note = ttl.map_or("granted".to_owned(), |ttl| format!("granted for {} s", ttl.as_secs()));
-                self.tell_following(uid, place.clone(), false);
+                self.report_following(uid, lease.clone(), false);
                 (Some(MetricEvent::Granted), "Granted", note)
             }
-            Doing::Follow => {
-                self.tell_following(uid, place, true);
+            LeaseAction::Follow => {
+                self.report_following(uid, lease, true);
                 return;
             }
-            Doing::Warn => (None, "Expiring", "ends soon unless it is renewed".to_owned()),
-            Doing::End(deadline, attached) => {
-                let going = format!("{attached} go");
-                match deadline {
-                    Some(deadline) => {
-                        if attached != Attached::default()
-                            && let Some(entry) = self.leases.get_mut(&uid)
-                        {
-                            entry.more.change(|more| more.overran = Some(deadline));
-                        }
-                        let late = now.lease.since(deadline);
-                        let note = format!("expired {} ms after its deadline; {going}", late.as_millis());
-                        (Some(MetricEvent::Expired(late)), "Expired", note)
-                    }
-                    None => (
-                        Some(MetricEvent::Revoked),
-                        "Revoked",
-                        format!("revoked: the lease was deleted; {going}"),
-                    ),
-                }
+            LeaseAction::Warn => (None, "Expiring", "ends soon unless it is renewed".to_owned()),
+            LeaseAction::End(None, attached) => {
+                let note = format!("revoked: the lease was deleted; removing {attached}");
+                (Some(MetricEvent::Revoked), "Revoked", note)
             }
-            Doing::Release => {
+            LeaseAction::End(Some(deadline), attached) => {
+                if attached != Attached::default()
+                    && let Some(entry) = self.index.leases.get_mut(&uid)
+                {
+                    entry.more.change(|more| more.overran = Some(deadline));
+                }
+                let late = now.lease.since(deadline);
+                let note = format!("expired {} ms after its deadline; removing {attached}", late.as_millis());
+                (Some(MetricEvent::Expired(late)), "Expired", note)
+            }
+            LeaseAction::Release => {
                 (Some(MetricEvent::Released), "Released", "all that was attached is gone".to_owned())
             }
-            Doing::Abandon => (None, "Abandoned", ABANDONED.to_owned()),
-            Doing::Read | Doing::Confirm | Doing::Prepare | Doing::Publish | Doing::Delete => {
-                tracing::debug!(lease = %place, ?doing, "done");
+            LeaseAction::Abandon => {
+                let note =
+                    "deleted, but its status can't be written: removed, and what is attached to it remains";
+                (None, "Abandoned", note.to_owned())
+            }
+            LeaseAction::Read
+            | LeaseAction::ReadSource
+            | LeaseAction::AddFinalizer
+            | LeaseAction::Publish
+            | LeaseAction::Delete => {
+                tracing::debug!(%lease, ?action, "done");
                 return;
             }
         };
         self.out.metric_events.extend(metric_event);
-        self.out.user_events.push(UserEvent::normal(About::Lease(place, uid), reason, note));
+        self.notify(UserEvent::normal(About::Lease(lease, uid), reason, note));
     }
 
-    /// Tells whether what a lease follows keeps it alive; that it does only where that is `news`.
-    fn tell_following(&mut self, uid: Uuid, place: NamespacedName, news: bool) {
-        let about = About::Lease(place, uid);
-        self.out.user_events.extend(match self.explain_following(uid) {
-            Some((true, note)) if news => Some(UserEvent::normal(about, "Following", note)),
-            Some((false, note)) => Some(UserEvent::warning(about, "NotFollowing", note)),
-            _ => None,
-        });
+    /// Reports whether the source of a lease keeps it alive; that it does, only where that `is_new`.
+    fn report_following(&mut self, uid: Uuid, lease: NamespacedName, is_new: bool) {
+        let about = About::Lease(lease, uid);
+        match self.index.explain_following(uid) {
+            Some((true, note)) if is_new => self.notify(UserEvent::normal(about, "Following", note)),
+            Some((false, note)) => self.notify(UserEvent::warning(about, "NotFollowing", note)),
+            _ => {}
+        }
     }
 
-    pub(super) fn object_answered(
+    // --- Attached objects ----------------------------------------------------------------------------------------
+
+    fn object_answered(
         &mut self,
         id: &ObjectId,
         version: ResourceVersion,
         leases: &str,
-        flight: &Flight,
-        answer: Response,
+        request: &InFlight,
+        response: Response,
         now: &Now,
     ) {
-        let work = Work::Object(id.clone());
-        let reading = matches!(flight.request, Request::ReadObject { .. });
-        let result = if reading || matches!(answer, Response::Gone | Response::Refused(_)) {
+        let is_read = matches!(request.request, Request::ReadObject { .. });
+        let result = if is_read || matches!(response, Response::Gone | Response::Refused(_)) {
             WorkResult::None
         } else {
             WorkResult::Extend
         };
-        let retry = matches!(answer, Response::Refused(RequestError::Throttled(_)));
-        self.writer.done(&work, result, retry, flight.sent_at, now.mono);
-        match answer {
+        let retry = matches!(response, Response::Refused(RequestError::Throttled(_)));
+        self.leadership.finish(&Work::Object(id.clone()), result, retry, request.sent_at, now.mono);
+        match response {
             Response::Object(meta) => {
-                if self.tell_removed(id, leases, flight, Some(&meta)) {
+                if self.report_removed(id, leases, request, Some(&meta)) {
                     self.removal_allowed(&id.kind, now);
                 }
-                self.see_object(id, &meta, now);
+                self.apply_response(id, &meta, request, now);
             }
             Response::Deleted => {
-                self.tell_removed(id, leases, flight, None);
+                self.report_removed(id, leases, request, None);
                 self.removal_allowed(&id.kind, now);
-                self.lose_object(id, Some(version), now);
+                self.remove_object(id, Some(version), now);
             }
-            Response::Gone => self.lose_object(id, Some(version), now),
-            Response::Refused(refusal) => self.object_refused(id, version, &refusal, now),
+            Response::Gone => self.remove_object(id, Some(version), now),
+            Response::Refused(error) => self.object_refused(id, version, &error, now),
             Response::Lease(_) | Response::Lessor(_) | Response::Source(_) => {}
         }
     }
 
-    /// An object that waited for finalizers of its own, after its lease had ended, is gone at last.
-    pub(super) fn tell_late_removal(&mut self, id: &ObjectId, version: Option<ResourceVersion>) {
-        let Some(object) = self.objects.get(id).filter(|object| {
-            let gone = version.is_none_or(|version| version >= object.version);
-            self.leading.is_some() && object.deleting && gone
+    /// An object that waited for finalizers of its own, after the end of its lease, is gone.
+    pub(super) fn report_late_removal(&mut self, id: &ObjectId, version: Option<ResourceVersion>) {
+        let Some(object) = self.index.attachments.get(id).filter(|object| {
+            let is_gone = version.is_none_or(|version| version >= object.version);
+            self.leadership.is_primary() && object.deleting && is_gone
         }) else {
             return;
         };
         let uid = object.uid;
-        let ended = object.whole.as_ref().is_some_and(|name| {
-            let place = NamespacedName::new(id.name.namespace.clone(), name.as_str());
-            self.leases.at(&place).is_some_and(|(_, entry)| entry.record.status.has_ended())
+        let has_ended = object.whole.as_ref().is_some_and(|name| {
+            let lease = NamespacedName::new(id.name.namespace.clone(), name.as_str());
+            self.index.leases.at(&lease).is_some_and(|(_, entry)| entry.record.status.has_ended())
         });
-        if ended {
+        if has_ended {
             let note = format!("removed with {}", leases_of(object, None));
             self.out.metric_events.push(MetricEvent::RemovedObject);
-            self.out.user_events.push(UserEvent::normal(About::Object(id.clone(), uid), "Removed", note));
+            self.notify(UserEvent::normal(About::Object(id.clone(), uid), "Removed", note));
         }
     }
 
-    /// Tells and counts what a request removed, if it did; `left` is the object, if it is still there. A watch may have shown
-    /// it before the answer came, so the request says what it was.
-    fn tell_removed(
+    /// Reports and counts what a request removed, if it did; `left`: the object, if it still exists. A watch may have reported
+    /// the removal before the response arrived, so all that is reported comes from the request.
+    fn report_removed(
         &mut self,
         id: &ObjectId,
         leases: &str,
-        flight: &Flight,
+        request: &InFlight,
         left: Option<&ObjectMeta>,
     ) -> bool {
-        let Request::Remove { removal, .. } = &flight.request else { return false };
+        let Request::Remove { removal, .. } = &request.request else { return false };
         let (uid, metric_event, reason, note) = match removal {
-            // Asked for, and not done before its finalizers are gone.
+            // It is being deleted, and waits for its finalizers.
             Removal::Delete { uid, .. } if left.is_some() => {
-                (*uid, None, "Removing", format!("goes with {leases}, and waits for its finalizers"))
+                (*uid, None, "Removing", format!("being removed with {leases}, waiting for its finalizers"))
             }
             Removal::Delete { uid, .. } => {
                 (*uid, Some(MetricEvent::RemovedObject), "Removed", format!("removed with {leases}"))
@@ -266,104 +305,108 @@ impl Replica {
             }
         };
         self.out.metric_events.extend(metric_event);
-        self.out.user_events.push(UserEvent::normal(About::Object(id.clone(), uid), reason, note));
+        self.notify(UserEvent::normal(About::Object(id.clone(), uid), reason, note));
         true
     }
 
-    pub(super) fn object_refused(
-        &mut self,
-        id: &ObjectId,
-        version: ResourceVersion,
-        refusal: &RequestError,
-        now: &Now,
-    ) {
-        tracing::debug!(object = %id, %refusal, "not removed");
-        let Some(object) = self.objects.get_mut(id) else {
+    fn object_refused(&mut self, id: &ObjectId, version: ResourceVersion, error: &RequestError, now: &Now) {
+        tracing::debug!(object = %id, %error, "not removed");
+        let Some(object) = self.index.attachments.get_mut(id) else {
             self.enqueue_object(id, now);
             return;
         };
-        // Even if the watch has shown a newer version meanwhile: where others write all the time it is too old again
-        // by now, and what is read at once has the best chance.
-        object.stale |= *refusal == RequestError::Conflict;
+        // Even if the watch has reported a newer version meanwhile: where others write all the time, that is too old by now. An
+        // object that is read right before has the best chance.
+        object.stale |= *error == RequestError::Conflict;
         if object.version != version {
-            // It has changed meanwhile, and was looked at then.
+            // It was enqueued when it changed.
             self.enqueue_object(id, now);
             return;
         }
-        let tries = object.hindrance().map_or(0, |hindrance| hindrance.tries) + 1;
-        let backoff = |longest: u64| {
-            let wait = Duration::from_millis(250)
-                .saturating_mul(1 << tries.min(16))
-                .min(Duration::from_secs(longest));
-            Some(now.mono + wait)
-        };
-        let hinder = |reason, message: String, retry_at| Some(Hindrance { reason, message, retry_at, tries });
-        let hindrance = match refusal {
-            RequestError::Throttled(_) | RequestError::Conflict => None,
-            RequestError::Unremovable(message) => hinder("NotRemovable", message.clone(), None),
-            RequestError::Invalid(message) if message.contains("immutable") => hinder(
-                "Immutable",
-                "it is immutable, so no key of it can be removed: delete it, or detach its keys".to_owned(),
-                None,
-            ),
-            RequestError::Invalid(message) => {
-                hinder("Refused", format!("the API server refuses: {message}"), backoff(60))
-            }
-            RequestError::Forbidden(message) => {
-                hinder(kinds::FORBIDDEN, format!("the operator lacks a right: {message}"), backoff(60))
-            }
-            RequestError::NoAnswer(_) => {
-                object.stale = true;
-                hinder("NoAnswer", refusal.to_string(), backoff(5))
-            }
-            RequestError::Failing(_) | RequestError::NoSuchKind | RequestError::LowerTerm => {
-                hinder("Failing", refusal.to_string(), backoff(30))
-            }
-        };
+        object.stale |= matches!(error, RequestError::NoAnswer(_));
+        let unchanged = *error == RequestError::Conflict && object.note_conflict();
+        let tries = object.hindrance().map_or(0, |before| before.tries) + 1;
+        let hindrance = hindrance(error, unchanged, tries, now);
         let gives_up = hindrance.as_ref().is_some_and(|hindrance| hindrance.retry_at.is_none());
-        let forbidden = hindrance.as_ref().is_some_and(|hindrance| hindrance.reason == kinds::FORBIDDEN);
         if let Some(hindrance) = hindrance {
-            let news = object.hindrance().is_none_or(|old| old.reason != hindrance.reason);
-            let transient = matches!(hindrance.reason, "NoAnswer" | "Failing");
-            if news && !transient {
-                let note = format!(
-                    "attached to a lease that has ended, and can't be removed: {}",
-                    hindrance.message
-                );
-                self.out.user_events.push(UserEvent::warning(
-                    About::Object(id.clone(), object.uid),
-                    "Hindered",
-                    note,
-                ));
-            }
-            if news {
+            let is_new = object.hindrance().is_none_or(|before| before.reason != hindrance.reason);
+            let is_forbidden = hindrance.reason == kinds::FORBIDDEN;
+            if is_new {
                 self.out.metric_events.push(MetricEvent::Hindered(hindrance.reason));
+                if !is_transient(hindrance.reason) {
+                    let note = format!("can't be removed after the end of its lease: {}", hindrance.message);
+                    let about = About::Object(id.clone(), object.uid);
+                    self.out.user_events.push(UserEvent::warning(about, "Hindered", note));
+                }
             }
-            object.hinder(hindrance);
+            self.index.attachments.hinder(id, hindrance);
+            if is_forbidden {
+                self.reporting.kinds.removal_forbidden(id);
+            }
         }
-        if forbidden {
-            self.removal_forbidden(id);
+        // Once its lease carries the condition, followers would observe nothing of this try, and assume that the primary has not
+        // reacted to the change.
+        if gives_up && self.index.is_hindered(id) {
+            self.leadership.prove_soon(now.mono);
         }
-        // Once its lease says so, followers would see nothing of this try, and think that nobody has looked at the change.
-        if gives_up && self.is_hindered(id) {
-            self.writer.show(now.mono);
-        }
-        let leases: Vec<NamespacedName> = self.objects.leases_of(id);
+        let leases = self.index.attachments.leases_of(id);
         self.enqueue_object(id, now);
-        for place in leases {
-            self.enqueue_name(&place, now);
+        for lease in leases {
+            self.enqueue_name(&lease, now);
         }
     }
 }
 
-/// Whether this is the last that is seen of a lease: with the last finalizer of a deleted object the server removes the
-/// object too, and answers it in the version that it had before.
-fn is_gone(lease: &Lease) -> bool {
+const NO_ANSWER: &str = "NoAnswer";
+const FAILING: &str = "Failing";
+
+/// Whether a hindrance usually passes by itself within seconds.
+fn is_transient(reason: &str) -> bool {
+    matches!(reason, NO_ANSWER | FAILING)
+}
+
+/// Why a removal that was tried so often failed, and when to retry; `None`: at once. `unchanged`: a conflict is the second one at
+/// the same version of the object.
+fn hindrance(error: &RequestError, unchanged: bool, tries: u32, now: &Now) -> Option<Hindrance> {
+    let backoff = |longest: u64| {
+        let wait = Duration::from_millis(250).saturating_mul(1 << tries.min(16));
+        Some(now.mono + wait.min(Duration::from_secs(longest)))
+    };
+    let (reason, message, retry_at) = match error {
+        RequestError::Conflict if unchanged => (
+            "Conflict",
+            "the API server reports a conflict though the object has not changed: look for an admission webhook".to_owned(),
+            backoff(60),
+        ),
+        RequestError::Throttled(_) | RequestError::Conflict => return None,
+        RequestError::Unremovable(message) => ("NotRemovable", message.clone(), None),
+        RequestError::Invalid(message) if message.contains("immutable") => (
+            "Immutable",
+            "it is immutable, so no key of it can be removed: delete it, or detach its keys".to_owned(),
+            None,
+        ),
+        RequestError::Invalid(message) => {
+            ("Refused", format!("the API server refuses: {message}"), backoff(60))
+        }
+        RequestError::Forbidden(message) => {
+            (kinds::FORBIDDEN, format!("the operator lacks a right: {message}"), backoff(60))
+        }
+        RequestError::NoAnswer(_) => (NO_ANSWER, error.to_string(), backoff(5)),
+        RequestError::Failing(_) | RequestError::NoSuchKind | RequestError::LowerTerm => {
+            (FAILING, error.to_string(), backoff(30))
+        }
+    };
+    Some(Hindrance { reason, message, retry_at, tries })
+}
+
+/// Whether this is the last version of a lease. With the last finalizer of a deleted object the API server removes the object
+/// too, and responds with the version before.
+fn is_last_version(lease: &Lease) -> bool {
     let meta = &lease.metadata;
     meta.deletion_timestamp.is_some() && meta.finalizers.as_ref().is_none_or(Vec::is_empty)
 }
 
-/// The leases that an object, or these keys of it, are attached to, for people.
+/// The leases that an object, or what is removed of it, is attached to, for users.
 pub(super) fn leases_of(object: &Object, removal: Option<&Removal>) -> Box<str> {
     let names: BTreeSet<&str> = match removal {
         Some(Removal::Keys { keys, .. } | Removal::Members { keys, .. }) => {

@@ -1,176 +1,156 @@
-//! Being primary or not: arbitration, promotion, demotion, and leaving in order.
+//! Elections, promotion, demotion, and the stop.
 
 use std::time::Duration;
 
-use uuid::Uuid;
-use writer_lease::{Action, WorkResult};
+use writer_lease::WorkResult;
 
-use super::{Cause, Flight, Replica, Work};
+use super::{
+    Replica, Work,
+    requests::{InFlight, Purpose},
+};
 use crate::{
     clocks::Now,
     decide::lease::NextStep,
-    index::attachments::ObjectId,
+    index::{attachments::ObjectId, leases::Pending},
     leadership::election::{ElectionStep, Outcome, Statement},
-    lease_object::ResourceVersion,
+    metadata::ResourceVersion,
     metric_event::MetricEvent,
     request::{Request, RequestError, Response},
-    timers::Timers,
     user_event::{About, UserEvent},
 };
 
 impl Replica {
-    pub(super) fn arbitrate(&mut self, next: ElectionStep, now: &Now) {
-        self.arbitrate_since(next, now.mono, now);
+    // --- Elections -----------------------------------------------------------------------------------------------
+
+    /// Does what comes next in an election.
+    pub(super) fn elect(&mut self, step: ElectionStep, now: &Now) {
+        self.elect_since(step, now.mono, now);
     }
 
-    pub(super) fn arbitrate_since(&mut self, next: ElectionStep, sent_at: Duration, now: &Now) {
-        // One that is lost must leave the time for another, before others think that nobody is there.
-        let until = now.mono + self.settings.lease_duration / 2;
-        match next {
+    /// The same, after the response to a request that was sent at `sent_at`.
+    fn elect_since(&mut self, step: ElectionStep, sent_at: Duration, now: &Now) {
+        // A request that gets no response must leave the time for another before followers take over.
+        let by = now.mono.saturating_add(self.settings.lease_duration / 2);
+        match step {
             ElectionStep::Send(request) => {
                 if let Request::WriteLessor { .. } = request {
-                    self.saying = now.paused_unwritable;
+                    self.liveness.publishes(now);
                 }
-                self.send(Cause::Election, request, until, now);
+                self.send(Purpose::Election, request, by, now);
             }
             ElectionStep::Check(work) => {
+                let lease = |uid| self.index.leases.get(uid).map(|entry| entry.record.name.clone());
                 let request = match &work {
-                    Work::Lease(uid) => self
-                        .leases
-                        .get(uid)
-                        .map(|entry| Request::ReadLease { lease: entry.record.name.clone() }),
+                    Work::Lease(uid) => lease(uid).map(|lease| Request::ReadLease { lease }),
                     Work::Object(id) => Some(Request::ReadObject { object: id.clone() }),
                 };
                 match request {
-                    Some(request) => {
-                        self.send(Cause::Check(work), request, until, now);
-                    }
+                    Some(request) => self.send(Purpose::Check(work), request, by, now),
                     None => {
-                        self.writer.remove(&work);
-                        let next = self.election.checked(false, &self.statement(now));
-                        self.arbitrate_since(next, sent_at, now);
+                        self.leadership.drop_work(&work);
+                        let statement = self.statement(now);
+                        let next = self.leadership.checked(false, &statement);
+                        self.elect_since(next, sent_at, now);
                     }
                 }
             }
-            ElectionStep::Decided(verdict) => {
-                tracing::debug!(?verdict, "arbitration");
-                if let Outcome::Proved(_) | Outcome::Claimed(_) = verdict {
-                    self.lessor_refusal = None;
-                    self.wrote(sent_at);
-                    // Whether or not the definition that is installed knows the field.
-                    let saying = self.saying;
-                    self.shared_pause.iter_mut().for_each(|held| held.said(saying));
+            ElectionStep::Decided(outcome) => {
+                match outcome {
+                    Outcome::Proved(_) | Outcome::Claimed(_) => self.liveness.published(sent_at),
+                    Outcome::CrdMissing(_) => self.liveness.lessor_crd_missing(sent_at, now),
+                    Outcome::Lost | Outcome::Abstained | Outcome::Failed => {}
                 }
-                match verdict {
-                    Outcome::Proved(term) => self.writer.proved(term, sent_at),
-                    Outcome::Claimed(term) => self.writer.claimed(term, sent_at, now.mono),
-                    Outcome::Lost => self.writer.lost(now.mono),
-                    Outcome::Abstained => self.writer.abstained(now.mono),
-                    Outcome::Failed => self.writer.arbitration_failed(now.mono),
-                    Outcome::CrdMissing(term) => {
-                        self.lessor_crd_missing = true;
-                        // There is nobody to say it to.
-                        self.shared_pause.iter_mut().for_each(|held| held.said(now.paused_unwritable));
-                        self.wrote(sent_at);
-                        self.writer.proved(term, sent_at);
-                    }
-                }
+                self.leadership.decide(outcome, sent_at, now.mono);
             }
         }
-    }
-
-    pub(super) fn arbitration_answered(&mut self, flight: &Flight, answer: &Response, now: &Now) {
-        match answer {
-            Response::Lessor(lessor) => self.see_lessor(lessor, now),
-            Response::Gone | Response::Deleted => self.election.see_none(),
-            Response::Refused(refusal) => self.tell_refused(refusal),
-            Response::Lease(_) | Response::Source(_) | Response::Object(_) => {}
-        }
-        let next = self.election.answered(answer, &flight.request, &self.statement(now));
-        self.arbitrate_since(next, flight.sent_at, now);
     }
 
     /// What this replica would write into the `Lessor`.
     pub(super) fn statement(&self, now: &Now) -> Statement {
-        let held = self.shared_pause.as_ref().map_or(Duration::ZERO, |held| held.sum(now));
-        Statement { at: now.wall, leases: self.leases.len(), held }
+        Statement { at: now.wall, leases: self.index.leases.len(), paused: self.liveness.shared_pause(now) }
     }
 
-    /// A right that is missing keeps a replica from leading, and perhaps all of them: it is told, but not at each try.
-    fn tell_refused(&mut self, refusal: &RequestError) {
-        if let RequestError::Forbidden(_) | RequestError::Invalid(_) = refusal
-            && self.lessor_refusal.as_ref() != Some(refusal)
-        {
-            self.lessor_refusal = Some(refusal.clone());
-            let note = format!("{} can't lead: {refusal}", self.settings.identity);
-            self.out.user_events.push(UserEvent::warning(About::Lessor, "WriteRefused", note));
+    /// A request of an election was answered.
+    pub(super) fn election_answered(&mut self, request: &InFlight, response: &Response, now: &Now) {
+        match response {
+            Response::Lessor(lessor) => self.apply_lessor(lessor, now),
+            Response::Refused(error) => self.report_refusal(error),
+            _ => {}
+        }
+        let statement = self.statement(now);
+        let next = self.leadership.answered(response, &request.request, &statement);
+        self.elect_since(next, request.sent_at, now);
+    }
+
+    fn report_refusal(&mut self, error: &RequestError) {
+        if self.leadership.refused(error) {
+            let note = format!("{} can't lead: {error}", self.settings.identity);
+            self.notify(UserEvent::warning(About::Lessor, "WriteRefused", note));
         }
     }
 
-    /// A follower has looked afresh at what seemed overdue.
-    pub(super) fn check_answered(&mut self, work: &Work, flight: &Flight, answer: Response, now: &Now) {
-        match (work, answer) {
-            (_, Response::Refused(refusal)) => {
-                self.tell_refused(&refusal);
+    /// A follower has read what seemed overdue.
+    pub(super) fn check_answered(&mut self, work: &Work, request: &InFlight, response: Response, now: &Now) {
+        match (work, response) {
+            (_, Response::Refused(error)) => {
+                self.report_refusal(&error);
                 if let Work::Object(id) = work {
                     self.postpone_removals(&id.kind, now);
                 }
-                let failed = self.election.abandon();
-                self.arbitrate_since(ElectionStep::Decided(failed), flight.sent_at, now);
+                let failed = self.leadership.abandon();
+                self.elect_since(ElectionStep::Decided(failed), request.sent_at, now);
                 return;
             }
-            (_, Response::Lease(lease)) => self.see_lease(&lease, now),
-            (_, answer @ (Response::Source(_) | Response::Gone))
-                if matches!(flight.request, Request::ReadSource { .. }) =>
+            (_, Response::Lease(lease)) => self.apply_lease(&lease, now),
+            (_, response @ (Response::Source(_) | Response::Gone))
+                if matches!(request.request, Request::ReadSource { .. }) =>
             {
-                self.source_checked(flight, answer, now);
+                self.source_checked(request, response, now);
             }
-            (Work::Object(id), Response::Object(meta)) => self.see_object(id, &meta, now),
-            (Work::Lease(uid), _) => self.lose_lease(*uid, ResourceVersion::MAX, now),
-            (Work::Object(id), _) => self.lose_object(id, None, now),
+            (Work::Object(id), Response::Object(meta)) => self.apply_response(id, &meta, request, now),
+            (Work::Lease(uid), _) => self.remove_lease(*uid, ResourceVersion::MAX, now),
+            (Work::Object(id), _) => self.remove_object(id, None, now),
         }
-        if let Some(request) = self.also_checked(work, flight, now) {
-            self.send(Cause::Check(work.clone()), request, now.mono + self.settings.lease_duration, now);
+        if let Some(next) = self.also_to_check(work, request, now) {
+            self.send(Purpose::Check(work.clone()), next, self.time_limit(now), now);
             return;
         }
         let undone = match work {
             Work::Lease(uid) => matches!(self.step(*uid, now), Some(NextStep::Send(_))),
             Work::Object(id) => self.removal(id).is_some(),
         };
-        let next = self.election.checked(undone, &self.statement(now));
-        self.arbitrate_since(next, flight.sent_at, now);
+        let statement = self.statement(now);
+        let next = self.leadership.checked(undone, &statement);
+        self.elect_since(next, request.sent_at, now);
     }
 
-    /// Tells the lessor in memory whether it is primary, after anything that may have changed that.
+    // --- Promotion and demotion ----------------------------------------------------------------------------------
+
+    /// Promotes or demotes this replica, after anything that may have changed who leads.
     pub(super) fn follow_role(&mut self, now: &Now) {
-        let leads = self.writer.leading_term();
-        if leads == self.leading {
-            return;
-        }
-        let before = std::mem::replace(&mut self.leading, leads);
-        if before.is_some() {
-            self.cancel_flights(now);
-            self.leases.demote();
-            self.unrefreshed = Timers::default();
+        let Some(change) = self.leadership.follow_role() else { return };
+        if change.before.is_some() {
+            self.cancel_work(now);
+            self.index.leases.demote();
             self.out.metric_events.push(MetricEvent::Demoted);
         }
-        match leads {
+        match change.now {
             Some(term) => {
-                self.leases.promote();
+                self.index.leases.promote();
                 let note = format!("{} is primary under term {term}", self.settings.identity);
-                self.out.user_events.push(UserEvent::normal(About::Lessor, "Promoted", note));
+                self.notify(UserEvent::normal(About::Lessor, "Promoted", note));
                 self.out.metric_events.push(MetricEvent::Promoted);
             }
-            None => tracing::info!(term = before, "demoted"),
+            None => tracing::info!(term = change.before, "demoted"),
         }
-        // A follower too has to know what is to be done, lest the next primary dies before it is done.
-        self.touch_objects(now);
+        // A follower queues work too: the primary may die before it is done.
+        self.enqueue_objects(now);
         self.enqueue_leases(now);
     }
 
-    /// Looks at all objects, in one order.
-    fn touch_objects(&mut self, now: &Now) {
-        let mut objects: Vec<ObjectId> = self.objects.iter().map(|(id, _)| id.clone()).collect();
+    fn enqueue_objects(&mut self, now: &Now) {
+        let mut objects: Vec<ObjectId> = self.index.attachments.iter().map(|(id, _)| id.clone()).collect();
+        // Sorted, so that the same observations lead to the same requests.
         objects.sort_unstable();
         for id in &objects {
             self.report_problems(id);
@@ -178,63 +158,51 @@ impl Replica {
         }
     }
 
-    /// Looks at all leases, in one order.
-    pub(super) fn enqueue_leases(&mut self, now: &Now) {
-        let mut leases: Vec<Uuid> = self.leases.iter().map(|(uid, _)| *uid).collect();
-        leases.sort_unstable();
-        for uid in leases {
-            self.enqueue_lease(uid, now);
-        }
-    }
-
-    /// Gives up all work under way: it was begun under a term that is over.
-    pub(super) fn cancel_flights(&mut self, now: &Now) {
-        let in_flight = std::mem::take(&mut self.in_flight);
-        for (ticket, flight) in in_flight {
-            let work = match &flight.cause {
-                Cause::Election | Cause::Check(_) | Cause::Probe | Cause::Kinds | Cause::Look => {
-                    self.in_flight.insert(ticket, flight);
-                    continue;
-                }
-                Cause::Lease(uid, _) => {
-                    if let Some(entry) = self.leases.get_mut(uid) {
-                        entry.in_flight = false;
+    /// Cancels all work in flight: it began under a term that is over. It may be done nevertheless.
+    fn cancel_work(&mut self, now: &Now) {
+        for purpose in self.requests.cancel_work(&mut self.out) {
+            let work = match purpose {
+                Purpose::Lease(uid, _) => {
+                    if let Some(entry) = self.index.leases.get_mut(&uid) {
+                        entry.pending = Pending::Idle;
                         entry.stale = true;
                     }
-                    Work::Lease(*uid)
+                    Work::Lease(uid)
                 }
-                Cause::Object(id, ..) => {
-                    if let Some(object) = self.objects.get_mut(id) {
+                Purpose::Removal(id, ..) => {
+                    if let Some(object) = self.index.attachments.get_mut(&id) {
                         object.stale = true;
                     }
-                    Work::Object(id.clone())
+                    Work::Object(id)
                 }
+                _ => continue,
             };
-            self.out.cancelled.push(ticket);
-            self.writer.done(&work, WorkResult::None, false, now.mono, now.mono);
+            self.leadership.finish(&work, WorkResult::None, false, now.mono, now.mono);
         }
     }
 
-    /// Stops in order: finishes what is under way (until `by` at the latest), then leaves the lead to others.
+    // --- The stop ------------------------------------------------------------------------------------------------
+
+    /// Stops: waits for requests in flight, until `by` at the latest, then resigns.
     pub fn stop(&mut self, by: Duration) {
-        self.stopping = Some(by);
+        self.leadership.stop(by);
     }
 
-    /// Whether a stop is complete.
+    /// Whether the stop is complete.
     pub fn has_stopped(&self) -> bool {
-        self.stopping.is_some() && self.leading.is_none() && self.in_flight.is_empty()
+        self.leadership.stop_by().is_some() && !self.leadership.is_primary() && self.requests.is_empty()
     }
 
-    pub(super) fn wind_up(&mut self, by: Duration, now: &Now) {
-        if self.leading.is_none() || (!self.in_flight.is_empty() && now.mono < by) {
+    /// Goes on with the stop.
+    pub(super) fn wind_down(&mut self, by: Duration, now: &Now) {
+        if !self.leadership.is_primary() || (!self.requests.is_empty() && now.mono < by) {
             return;
         }
-        self.writer.resign(now.mono);
+        self.leadership.resign(now.mono);
         self.follow_role(now);
-        if let Some(Action::Resign { .. }) = self.writer.poll(now.mono)
-            && let Some(request) = self.election.resign(&self.statement(now))
-        {
-            self.arbitrate(ElectionStep::Send(request), now);
+        let statement = self.statement(now);
+        if let Some(request) = self.leadership.release(&statement, now.mono) {
+            self.elect(ElectionStep::Send(request), now);
         }
     }
 }

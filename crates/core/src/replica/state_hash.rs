@@ -1,26 +1,34 @@
-//! What a replica knows, boiled down to a number, for whoever explores what replicas can do.
+//! A hash of everything that decides what a replica does next, for the model checker.
 
 use std::hash::{Hash, Hasher};
 
 use super::Replica;
 
 impl Replica {
-    /// Feeds everything that decides what this replica does next: two that feed the same do the same.
+    /// Hashes everything that decides what this replica does next: two replicas with the same hash do the same.
     ///
-    /// Left out are its settings, what was already said to people, and the budget of mere refreshes of status.
+    /// Its settings are left out, what users were notified of, and the budget of status refreshes.
     pub fn hash_state(&self, state: &mut impl Hasher) {
-        self.leases.hash_state(state);
-        self.objects.hash_state(state);
-        self.follows.hash_state(state);
-        self.writer.hash(state);
-        self.election.hash_state(state);
-        (&self.timers, &self.unrefreshed).hash(state);
-        for (ticket, flight) in &self.in_flight {
-            (ticket, &flight.cause, flight.sent_at).hash(state);
-        }
-        (&self.leases_seen, &self.watch_health, &self.kind_report, self.lessor_seen).hash(state);
-        (self.next_ticket, self.patient_until, self.leading, self.lessor_crd_missing).hash(state);
-        (self.probed_at, self.shown_at, self.held, self.watchful_until).hash(state);
-        (self.read_sources_at, self.stopping, &self.shared_pause, self.saying).hash(state);
+        let Self {
+            settings: _,
+            readiness,
+            leadership,
+            liveness,
+            index,
+            schedule,
+            requests,
+            reporting,
+            out: _,
+        } = self;
+        index.leases.hash_state(state);
+        index.attachments.hash_state(state);
+        index.sources.hash_state(state);
+        index.watches.hash(state);
+        readiness.hash_state(state);
+        leadership.hash_state(state);
+        liveness.hash(state);
+        schedule.hash_state(state);
+        requests.hash_state(state);
+        reporting.hash_state(state);
     }
 }

@@ -4,15 +4,20 @@ use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
 use kube_core::ObjectMeta;
+use lease_engine::LeaseTime;
 use lessor_api::Lease;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::*;
 use crate::{
     decide::removal::Removal,
-    index::{attachments::Kind, sources::SourceKind},
-    observation::{Event, Observation},
-    request::Response,
+    index::sources::{SourceKind, SourceWatch},
+    kind::Kind,
+    metadata::NamespacedName,
+    observation::{Event, Failure, Observation},
+    request::{Request, RequestError, Response},
+    user_event::UserEvent,
 };
 
 mod ending;
@@ -97,7 +102,7 @@ impl Play {
             since_last_response: self.mono - self.heard,
             disconnected: false,
             paused_unwritable: self.paused_unwritable,
-            doubted: Duration::ZERO,
+            tentative_pause: Duration::ZERO,
         }
     }
 
@@ -161,11 +166,7 @@ impl Play {
     }
 
     fn probes(&self) -> Vec<Ticket> {
-        let in_flight = self.replica.in_flight.iter();
-        in_flight
-            .filter(|(_, flight)| matches!(flight.cause, Cause::Probe))
-            .map(|(ticket, _)| *ticket)
-            .collect()
+        self.replica.requests.probes()
     }
 
     /// The one request that is asked now, which must be such a one.
@@ -215,12 +216,17 @@ impl Play {
         self.observe(Observation::Lease(None, Event::Applied(lease)));
     }
 
-    pub(super) fn see_map(&mut self, name: &str, annotations: Value) {
+    /// The metadata of a ConfigMap, in a new version.
+    fn meta(&mut self, name: &str, annotations: Value) -> ObjectMeta {
         let version = self.next_version();
-        let meta: ObjectMeta = serde_json::from_value(json!({
+        serde_json::from_value(json!({
             "namespace": "shop", "name": name, "uid": UID, "resourceVersion": version, "annotations": annotations,
         }))
-        .expect("metadata");
+        .expect("metadata")
+    }
+
+    pub(super) fn see_map(&mut self, name: &str, annotations: Value) {
+        let meta = self.meta(name, annotations);
         let kind = Arc::new(Kind::config_map());
         self.observe(Observation::Object(kind, None, Event::Applied(Box::new(meta))));
     }

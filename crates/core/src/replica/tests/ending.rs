@@ -2,6 +2,16 @@
 
 use super::*;
 
+/// Lets the time of a lease of 10 s pass that was granted just now, up to the request that commits its end.
+fn end(play: &mut Play) -> Ticket {
+    play.pass(9_990);
+    let ticket = play.ask(|request| matches!(request, Request::WriteLessor { .. }));
+    let lessor = play.lessor(json!({"primary": ME, "term": 1}));
+    play.answer(ticket, Response::Lessor(Box::new(lessor)));
+    play.pass(10);
+    play.ask(|request| matches!(request, Request::WriteStatus { .. }))
+}
+
 #[test]
 fn an_end_is_committed_at_its_deadline_and_at_the_version_it_was_decided_at() {
     let mut play = Play::primary();
@@ -312,7 +322,7 @@ fn a_lease_that_was_due_by_its_cap_has_what_was_left_of_its_ttl_when_the_cap_is_
     let ticket = play.asked.iter().find(|(_, request)| is_read(request)).expect("a look").0;
     play.answer(ticket, Response::Lease(lease));
     let uid = UID.parse().expect("a uid");
-    assert_eq!(play.replica.leases.deadline(uid), Some(LeaseTime::from_millis(10_100)));
+    assert_eq!(play.replica.leases().deadline(uid), Some(LeaseTime::from_millis(10_100)));
     play.pass(6_500);
     assert!(!play.asked.iter().any(|(_, request)| is_end(request)), "{:#?}", play.asked);
 }
@@ -413,4 +423,141 @@ fn nothing_ends_before_a_write_was_accepted_that_was_sent_shortly_before_its_dea
     let lessor = play.lessor(json!({"primary": ME, "term": 1}));
     play.answer(ticket, Response::Lessor(Box::new(lessor)));
     play.ask(|request| matches!(request, Request::WriteStatus { .. }));
+}
+
+#[test]
+fn what_was_queued_for_a_kind_that_is_not_served_any_more_is_dropped() {
+    let mut play = Play::follower();
+    play.see_map("x", json!({"lessor.dev/lease": "cart"}));
+    play.see_lease(ended);
+    assert_eq!(play.replica.queued(), 1, "the removal");
+    let kind = Kind::config_map().name();
+    play.observe(Observation::Kind(kind, Err(Failure::NoSuchKind)));
+    play.pass(100);
+    assert_eq!(play.replica.queued(), 0);
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "it measures how long the machine takes")]
+fn the_removal_of_many_objects_of_one_lease_takes_linear_time() {
+    const OBJECTS: usize = 20_000;
+    let mut play = Play::primary();
+    for index in 0..OBJECTS {
+        play.see_map(&format!("map-{index}"), json!({"lessor.dev/lease": "cart"}));
+    }
+    // This takes a fraction of a second. A look at all objects for each removal takes half a minute.
+    let start = std::time::Instant::now();
+    play.see_lease(ended);
+    let mut removed = 0;
+    while let Some((ticket, _)) =
+        play.asked.iter().find(|(_, request)| matches!(request, Request::Remove { .. }))
+    {
+        play.answer(*ticket, Response::Deleted);
+        removed += 1;
+    }
+    assert_eq!(removed, OBJECTS);
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_primary_that_can_not_end_a_lease_reports_it_as_overdue() {
+    let mut play = Play::primary();
+    grant(&mut play);
+    let ticket = end(&mut play);
+    play.mono += Duration::from_millis(700);
+    play.answer(ticket, Response::Refused(RequestError::Forbidden("no".to_owned())));
+    let now = play.now();
+    assert_eq!(play.replica.overdue(&now), Duration::from_millis(700));
+}
+
+#[test]
+fn the_largest_expiry_rate_and_times_are_as_good_as_none() {
+    let mut play = Play::primary();
+    let settings = Settings {
+        expiry_rate: std::num::NonZeroU32::MAX,
+        linger: Duration::MAX,
+        start_grace: Duration::MAX,
+        max_clock_skew: Duration::MAX,
+        pending_warning: Duration::MAX,
+        ..play.replica.settings.clone()
+    };
+    play.replica.index.leases = LeaseIndex::new(&settings);
+    play.replica.index.leases.promote();
+    play.replica.settings = settings;
+    grant(&mut play);
+    let ticket = end(&mut play);
+    let lease = play.lease(ended);
+    play.answer(ticket, Response::Lease(lease));
+    play.see_map("pending", json!({"lessor.dev/lease": "other"}));
+    play.pass(60_000);
+    assert_eq!(play.asked, [], "it lingers for ever");
+}
+
+#[test]
+fn an_object_that_was_gone_before_the_response_to_its_deletion_does_not_come_back() {
+    let mut play = Play::primary();
+    play.see_map("x", json!({"lessor.dev/lease": "cart"}));
+    play.see_lease(ended);
+    let ticket = play.ask(|request| matches!(request, Request::Remove { .. }));
+    let mut meta = play.meta("x", json!({"lessor.dev/lease": "cart"}));
+    meta.deletion_timestamp = serde_json::from_value(json!("2027-01-15T08:00:10Z")).expect("a time");
+    let kind = Arc::new(Kind::config_map());
+    play.observe(Observation::Object(kind, None, Event::Deleted(Box::new(meta.clone()))));
+    play.answer(ticket, Response::Object(Box::new(meta)));
+    play.pass(2_000);
+    play.ask(|request| matches!(request, Request::SetFinalizers { .. }));
+}
+
+#[test]
+fn a_conflict_though_the_object_has_not_changed_is_retried_with_growing_pauses() {
+    let mut play = Play::primary();
+    play.see_map("x", json!({"lessor.dev/lease": "cart"}));
+    let version = play.version;
+    play.see_lease(ended);
+    let mut removals = 0;
+    for _ in 0..600 {
+        for (ticket, request) in play.asked.clone() {
+            match request {
+                Request::Remove { .. } => {
+                    removals += 1;
+                    play.answer(ticket, Response::Refused(RequestError::Conflict));
+                }
+                Request::ReadObject { .. } => {
+                    let mut meta = play.meta("x", json!({"lessor.dev/lease": "cart"}));
+                    meta.resource_version = Some(version.to_string());
+                    play.answer(ticket, Response::Object(Box::new(meta)));
+                }
+                _ => play.answer(ticket, Response::Refused(RequestError::Failing(String::new()))),
+            }
+        }
+        play.pass(100);
+    }
+    assert!((5..15).contains(&removals), "{removals} removals in a minute");
+    assert!(play.user_events.iter().any(|event| event.note.contains("admission webhook")));
+}
+
+#[test]
+fn a_conflict_though_the_lease_has_not_changed_is_retried_with_growing_pauses() {
+    let mut play = Play::primary();
+    play.see_lease(|_| {});
+    let mut writes = 0;
+    for _ in 0..600 {
+        for (ticket, request) in play.asked.clone() {
+            match request {
+                Request::WriteStatus { version, .. } => {
+                    writes += 1;
+                    play.version = version - 1;
+                    play.answer(ticket, Response::Refused(RequestError::Conflict));
+                }
+                Request::ReadLease { .. } => {
+                    let lease = play.lease(|_| {});
+                    play.answer(ticket, Response::Lease(lease));
+                }
+                _ => play.answer(ticket, Response::Refused(RequestError::Failing(String::new()))),
+            }
+        }
+        play.pass(100);
+    }
+    assert!((5..30).contains(&writes), "{writes} writes in a minute");
+    assert!(play.user_events.iter().any(|event| event.note.contains("admission webhook")));
 }

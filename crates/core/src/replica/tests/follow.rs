@@ -12,7 +12,7 @@ impl Play {
     /// The same, with a lease of this spec.
     fn with_spec(spec: &Value) -> Self {
         let mut play = Self::primary();
-        play.replica.follows = SourceIndex::new(SourceKind::ALL, true);
+        play.replica.index.sources = SourceIndex::new(SourceKind::ALL, true);
         play.see_lease(|lease| lease["spec"] = spec.clone());
         assert_eq!(play.settle(spec), 1, "the grant");
         play
@@ -249,7 +249,7 @@ fn what_was_asked_before_the_deadline_counts_for_no_end_however_late_the_answer_
 }
 
 #[test]
-fn a_source_that_nobody_reads_while_the_server_asks_for_patience_is_read_right_after_that() {
+fn a_source_is_read_right_after_the_api_server_stops_throttling() {
     let mut play = Play::following(node());
     let place = play.heartbeat("0").name;
     let source_watch = SourceWatch {
@@ -257,10 +257,10 @@ fn a_source_that_nobody_reads_while_the_server_asks_for_patience_is_read_right_a
         namespace: Some(place.namespace.clone()),
         name: Some(place.name.clone()),
     };
-    play.replica.patient_until = play.mono + Duration::from_secs(3);
+    play.replica.requests.throttle(play.mono + Duration::from_secs(3));
     play.observe(Observation::Source(source_watch, Event::Synced([place].into())));
     assert_eq!(play.asked, []);
-    assert_eq!(play.replica.wake_at(&play.now()), Some(play.replica.patient_until));
+    assert_eq!(play.replica.wake_at(&play.now()), Some(play.replica.requests.throttled_until()));
     play.pass(3_000);
     play.ask(reads_source);
 }
@@ -321,7 +321,7 @@ fn pod_lost() -> Play {
 }
 
 #[test]
-fn a_lease_that_ends_on_loss_ends_at_once_after_one_more_look() {
+fn a_lease_that_ends_on_loss_ends_at_once_after_one_more_read() {
     let mut play = pod_lost();
     let ticket = play.until(reads_source);
     play.answer(ticket, Response::Gone);
@@ -397,7 +397,7 @@ fn a_maximum_lifetime_asks_no_source() {
 #[test]
 fn a_replica_whose_own_watch_is_late_does_not_take_over() {
     let mut play = Play::follower();
-    play.replica.follows = SourceIndex::new(SourceKind::ALL, true);
+    play.replica.index.sources = SourceIndex::new(SourceKind::ALL, true);
     let follows = |lease: &mut Value| {
         granted(lease);
         lease["spec"] = spec(&node());

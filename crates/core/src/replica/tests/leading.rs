@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_follower_acts_only_after_a_fresh_look_at_what_is_overdue() {
+fn a_follower_takes_over_only_after_a_read_of_the_overdue_lease() {
     let mut play = Play::follower();
     play.see_lease(granted);
     // The TTL, what the recorded time leaves open, and the head start of the incumbent.
@@ -43,7 +43,7 @@ fn a_follower_that_misses_the_primary_before_a_deadline_asks_until_it_takes_over
 }
 
 #[test]
-fn a_follower_that_hears_the_primary_before_a_deadline_and_at_it_asks_nothing() {
+fn a_follower_that_observes_the_primary_before_and_at_a_deadline_sends_no_probe() {
     let mut play = Play::follower();
     play.see_lease(granted);
     play.pass(13_000 - 800);
@@ -57,7 +57,7 @@ fn a_follower_that_hears_the_primary_before_a_deadline_and_at_it_asks_nothing() 
 }
 
 #[test]
-fn a_primary_shows_itself_before_a_deadline_though_its_writer_lease_has_not_lapsed() {
+fn a_primary_proves_itself_before_a_deadline_although_its_writer_lease_has_not_lapsed() {
     let mut play = Play::primary();
     let short = |lease: &mut Value| {
         granted(lease);
@@ -83,7 +83,7 @@ fn a_primary_shows_itself_before_a_deadline_though_its_writer_lease_has_not_laps
 }
 
 #[test]
-fn a_primary_tells_its_followers_once_what_it_has_held_since_nothing_could_be_written() {
+fn a_primary_publishes_once_how_long_nothing_could_be_written() {
     // A definition of before doesn't know the field, and the server drops it.
     for kept in [json!(5000), Value::Null] {
         let mut play = Play::primary();
@@ -262,7 +262,7 @@ fn a_primary_that_is_refused_for_its_term_claims_a_higher_one_at_once() {
 }
 
 #[test]
-fn a_primary_that_is_refused_for_its_term_follows_whoever_has_taken_over() {
+fn a_primary_that_is_refused_for_its_term_follows_the_replica_that_has_taken_over() {
     let mut play = Play::primary();
     let ticket = refused_for_its_term(&mut play);
     let lessor = play.lessor(json!({"primary": "other_1", "term": 9}));
@@ -330,7 +330,7 @@ fn an_object_that_changes_after_its_hindrance_is_taken_up_unless_a_primary_lives
 }
 
 #[test]
-fn a_primary_that_tries_again_and_again_in_vain_is_heard_well_within_the_patience_of_followers() {
+fn a_primary_whose_removal_keeps_failing_writes_well_within_the_patience_of_followers() {
     let mut play = Play::primary();
     play.see_map("stuck", json!({"lessor.dev/lease": "cart"}));
     see_hindered(&mut play, "Retrying");
@@ -366,7 +366,7 @@ fn a_primary_that_tries_again_and_again_in_vain_is_heard_well_within_the_patienc
 }
 
 #[test]
-fn an_object_that_can_not_be_looked_at_keeps_nobody_from_taking_over_for_another_lease() {
+fn an_object_that_can_not_be_read_does_not_block_a_takeover_for_another_lease() {
     let mut play = Play::follower();
     for name in ["one", "two"] {
         play.see_map(name, json!({"lessor.dev/lease": "cart"}));
@@ -402,7 +402,7 @@ fn a_primary_that_gives_up_a_changed_object_again_shows_that_it_lives() {
 }
 
 #[test]
-fn an_absurd_term_stands_in_nobodys_way() {
+fn a_lease_with_an_absurd_term_blocks_no_other() {
     let mut play = Play::follower();
     play.see_lease(|lease| {
         granted(lease);
@@ -416,7 +416,7 @@ fn an_absurd_term_stands_in_nobodys_way() {
 fn a_status_that_a_deposed_primary_did_not_bring_up_to_date_any_more_is_no_reason_to_take_over() {
     let mut play = Play::primary();
     // The server asks for patience, so its turn comes, and nothing more.
-    play.replica.patient_until = play.mono + Duration::from_secs(60);
+    play.replica.requests.throttle(play.mono + Duration::from_secs(60));
     play.see_lease(|lease| {
         granted(lease);
         lease["spec"]["ttlSeconds"] = json!(3600);
@@ -427,7 +427,7 @@ fn a_status_that_a_deposed_primary_did_not_bring_up_to_date_any_more_is_no_reaso
     let lessor = play.lessor(json!({"primary": "other_1", "term": 2}));
     play.observe(Observation::Lessor(Event::Applied(Box::new(lessor))));
     assert_eq!((play.replica.leads(), play.replica.queued()), (None, 0));
-    play.replica.patient_until = play.mono;
+    play.replica.requests.throttle(play.mono);
     play.pass(60_000);
     assert_eq!(play.asked, []);
 }

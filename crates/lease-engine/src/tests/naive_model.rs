@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use proptest::{collection::vec, prelude::*};
 
-use super::{AboveMax, Backoff, Config, Error, LeaseTime, Lessor, State, Ttl};
+use crate::{AboveMax, Backoff, Config, Error, LeaseEngine, LeaseTime, State, Ttl};
 
 type Id = u8;
 type Item = u8;
@@ -141,7 +141,7 @@ fn lease_time(millis: u64) -> LeaseTime {
 }
 
 /// Does one operation on both sides, and compares what they answer.
-fn step(lessor: &mut Lessor<Id, Item>, model: &mut Model, op: Op) -> Result<(), TestCaseError> {
+fn step(engine: &mut LeaseEngine<Id, Item>, model: &mut Model, op: Op) -> Result<(), TestCaseError> {
     let millis = model.now;
     let now = lease_time(millis);
     match op {
@@ -155,18 +155,18 @@ fn step(lessor: &mut Lessor<Id, Item>, model: &mut Model, op: Op) -> Result<(), 
                     ModelLease { ttl, deadline: millis + ttl, end_by: None, suspended: false, ending: None };
                 model.leases.insert(id, lease);
             }
-            prop_assert_eq!(lessor.grant(id, ttl, now).map(|granted| granted.ttl.as_millis()), expected);
+            prop_assert_eq!(engine.grant(id, ttl, now).map(|granted| granted.ttl.as_millis()), expected);
         }
         Op::Renew(id) => {
             let expected = model.alive(id).map(|lease| Model::extend(lease, None, millis));
-            prop_assert_eq!(lessor.renew(id, now).map(|granted| granted.ttl.as_millis()), expected);
+            prop_assert_eq!(engine.renew(id, now).map(|granted| granted.ttl.as_millis()), expected);
         }
         Op::RenewWith(id, ttl) => {
             let expected = model.alive(id).and_then(|lease| {
                 let ttl = Model::permitted(ttl)?;
                 Ok(Model::extend(lease, Some(ttl), millis))
             });
-            prop_assert_eq!(lessor.renew_with(id, ttl, now).map(|granted| granted.ttl.as_millis()), expected);
+            prop_assert_eq!(engine.renew_with(id, ttl, now).map(|granted| granted.ttl.as_millis()), expected);
         }
         Op::Reinstate(id, ttl) => {
             let lease = model.leases.get_mut(&id).ok_or(Error::LeaseNotFound);
@@ -174,11 +174,11 @@ fn step(lessor: &mut Lessor<Id, Item>, model: &mut Model, op: Op) -> Result<(), 
                 let ttl = Model::permitted(ttl)?;
                 Ok(Model::extend(lease, Some(ttl), millis))
             });
-            prop_assert_eq!(lessor.reinstate(id, ttl, now).map(|granted| granted.ttl.as_millis()), expected);
+            prop_assert_eq!(engine.reinstate(id, ttl, now).map(|granted| granted.ttl.as_millis()), expected);
         }
         Op::TakeBack(id) => {
             let expected = model.leases.get_mut(&id).map(|lease| lease.ending = None);
-            prop_assert_eq!(lessor.take_back(id), expected.ok_or(Error::LeaseNotFound));
+            prop_assert_eq!(engine.take_back(id), expected.ok_or(Error::LeaseNotFound));
         }
         Op::Suspend(id) => {
             let expected = model.alive(id).map(|lease| {
@@ -188,7 +188,7 @@ fn step(lessor: &mut Lessor<Id, Item>, model: &mut Model, op: Op) -> Result<(), 
                 }
                 Duration::from_millis(lease.deadline)
             });
-            prop_assert_eq!(lessor.suspend(id, now), expected);
+            prop_assert_eq!(engine.suspend(id, now), expected);
         }
         Op::Resume(id) => {
             let expected = model.alive(id).map(|lease| {
@@ -198,17 +198,17 @@ fn step(lessor: &mut Lessor<Id, Item>, model: &mut Model, op: Op) -> Result<(), 
                 }
                 lease.due().map(lease_time)
             });
-            prop_assert_eq!(lessor.resume(id, now).map(|granted| granted.deadline), expected);
+            prop_assert_eq!(engine.resume(id, now).map(|granted| granted.deadline), expected);
         }
         Op::EndBy(id, after) => {
             let end_by = after.map(|after| millis + after);
             let expected = model.alive(id).map(|lease| lease.end_by = end_by);
-            prop_assert_eq!(lessor.set_end_by(id, end_by.map(lease_time)), expected);
+            prop_assert_eq!(engine.set_end_by(id, end_by.map(lease_time)), expected);
         }
         Op::Attach(id, item) => {
             let expected = model.alive(id).map(|_| ());
             let expected = expected.map(|()| model.items.insert(item, id));
-            prop_assert_eq!(lessor.attach(id, item), expected);
+            prop_assert_eq!(engine.attach(id, item), expected);
         }
         Op::Detach(id, item) => {
             let expected = match model.leases.contains_key(&id) {
@@ -216,14 +216,14 @@ fn step(lessor: &mut Lessor<Id, Item>, model: &mut Model, op: Op) -> Result<(), 
                 true if model.items.get(&item) == Some(&id) => Ok(model.items.remove(&item).is_some()),
                 true => Ok(false),
             };
-            prop_assert_eq!(lessor.detach(id, &item), expected);
+            prop_assert_eq!(engine.detach(id, &item), expected);
         }
         Op::Revoke(id) => {
             let expected = model.leases.remove(&id).map(|_| {
                 let items: Vec<_> = model.items.extract_if(.., |_, owner| *owner == id).collect();
                 items.into_iter().map(|(item, _)| item).collect::<Vec<_>>()
             });
-            let items = lessor.revoke(id).map(|mut items| {
+            let items = engine.revoke(id).map(|mut items| {
                 items.sort_unstable();
                 items
             });
@@ -240,7 +240,7 @@ fn step(lessor: &mut Lessor<Id, Item>, model: &mut Model, op: Op) -> Result<(), 
                     Ok(true)
                 }
             };
-            prop_assert_eq!(lessor.begin_revoke(id, now), expected);
+            prop_assert_eq!(engine.begin_revoke(id, now), expected);
         }
         Op::Failed(id) => {
             let expected = model.leases.get_mut(&id).and_then(|lease| {
@@ -249,11 +249,11 @@ fn step(lessor: &mut Lessor<Id, Item>, model: &mut Model, op: Op) -> Result<(), 
                 *again = Some(time);
                 Some(lease_time(time))
             });
-            prop_assert_eq!(lessor.failed(id, now), expected);
+            prop_assert_eq!(engine.failed(id, now), expected);
         }
         Op::Poll(limit) => {
             let offers = if model.primary { model.offers() } else { Vec::new() };
-            let polled = lessor.poll(now, limit);
+            let polled = engine.poll(now, limit);
             prop_assert_eq!(polled.len(), offers.len().min(limit));
             for (id, (turn, _)) in polled.iter().zip(&offers) {
                 // Those of one millisecond may come in any order.
@@ -273,14 +273,14 @@ fn step(lessor: &mut Lessor<Id, Item>, model: &mut Model, op: Op) -> Result<(), 
                     *again += extend;
                 }
             }
-            lessor.promote(Duration::from_millis(extend));
+            engine.promote(Duration::from_millis(extend));
         }
         Op::Demote => {
             if model.primary {
                 model.leases.values_mut().for_each(|lease| lease.ending = None);
             }
             model.primary = false;
-            lessor.demote();
+            engine.demote();
         }
         Op::Advance(by) => model.now = millis.saturating_add_signed(by),
     }
@@ -288,11 +288,11 @@ fn step(lessor: &mut Lessor<Id, Item>, model: &mut Model, op: Op) -> Result<(), 
 }
 
 /// Looks at everything from outside.
-fn compare(lessor: &mut Lessor<Id, Item>, model: &Model) -> Result<(), TestCaseError> {
+fn compare(engine: &mut LeaseEngine<Id, Item>, model: &Model) -> Result<(), TestCaseError> {
     let now = lease_time(model.now);
-    prop_assert_eq!(lessor.leases().count(), model.leases.len());
+    prop_assert_eq!(engine.leases().count(), model.leases.len());
     for (id, lease) in &model.leases {
-        let Some(ours) = lessor.lookup(*id) else {
+        let Some(ours) = engine.lookup(*id) else {
             return Err(TestCaseError::fail(format!("lease {id} is lost")));
         };
         prop_assert_eq!(ours.deadline, lease.due().map(lease_time), "deadline of {}", id);
@@ -302,16 +302,16 @@ fn compare(lessor: &mut Lessor<Id, Item>, model: &Model) -> Result<(), TestCaseE
             (None, false) => State::Active,
         };
         prop_assert_eq!(ours.state, state);
-        let mut items: Vec<_> = lessor.items(*id).copied().collect();
+        let mut items: Vec<_> = engine.items(*id).copied().collect();
         items.sort_unstable();
         let expected: Vec<_> =
             model.items.iter().filter(|(_, owner)| *owner == id).map(|(item, _)| *item).collect();
         prop_assert_eq!(items, expected);
     }
     for item in 0..8 {
-        prop_assert_eq!(lessor.lease_of(&item), model.items.get(&item).copied());
+        prop_assert_eq!(engine.lease_of(&item), model.items.get(&item).copied());
     }
-    let counts = lessor.counts();
+    let counts = engine.counts();
     prop_assert_eq!(counts.leases, model.leases.len());
     prop_assert_eq!(counts.items, model.items.len());
     prop_assert_eq!(counts.ending, model.leases.values().filter(|lease| lease.ending.is_some()).count());
@@ -319,17 +319,17 @@ fn compare(lessor: &mut Lessor<Id, Item>, model: &Model) -> Result<(), TestCaseE
     if model.primary {
         // Whoever sleeps until the wake-up misses no end.
         match model.offers().first() {
-            Some(_) => prop_assert!(lessor.next_wakeup().is_some_and(|at| at <= now)),
+            Some(_) => prop_assert!(engine.next_wakeup().is_some_and(|at| at <= now)),
             None => {
                 let next = model.leases.values().filter(|lease| lease.ending.is_none());
                 let next = next.filter_map(ModelLease::due).min().map(lease_time);
-                prop_assert!(next.is_none_or(|next| lessor.next_wakeup().is_some_and(|at| at <= next)));
+                prop_assert!(next.is_none_or(|next| engine.next_wakeup().is_some_and(|at| at <= next)));
             }
         }
     } else {
-        prop_assert_eq!(lessor.next_wakeup(), None);
+        prop_assert_eq!(engine.next_wakeup(), None);
         let overdue = model.offers().first().map(|(turn, _)| lease_time(*turn));
-        prop_assert_eq!(lessor.overdue(now).map(|(_, deadline)| deadline), overdue);
+        prop_assert_eq!(engine.overdue(now).map(|(_, deadline)| deadline), overdue);
     }
     Ok(())
 }
@@ -338,17 +338,17 @@ fn compare(lessor: &mut Lessor<Id, Item>, model: &Model) -> Result<(), TestCaseE
 /// others, kept the lease from being overdue in its turn after the demotion.
 #[test]
 fn an_end_that_failed_leaves_its_lease_overdue_in_its_turn() {
-    let mut lessor: Lessor<Id> = Lessor::new(Config { retry: RETRY, ..Config::default() });
+    let mut engine: LeaseEngine<Id> = LeaseEngine::new(Config { retry: RETRY, ..Config::default() });
     let at = |millis: u64| lease_time(5_000_000 + millis);
-    assert!(lessor.grant(1, Ttl::from_millis(0), at(0)).is_ok());
-    assert!(lessor.grant(2, Ttl::from_millis(1), at(0)).is_ok());
-    lessor.promote(Duration::ZERO);
-    assert_eq!(lessor.poll(at(1218), 2), [1, 2]);
-    assert!(lessor.failed(2, at(1218)).is_some());
-    lessor.promote(Duration::from_millis(1001));
-    assert!(lessor.failed(1, at(1218)).is_some());
-    lessor.demote();
-    assert_eq!(lessor.overdue(at(1218)), Some((1, at(1001))));
+    assert!(engine.grant(1, Ttl::from_millis(0), at(0)).is_ok());
+    assert!(engine.grant(2, Ttl::from_millis(1), at(0)).is_ok());
+    engine.promote(Duration::ZERO);
+    assert_eq!(engine.poll(at(1218), 2), [1, 2]);
+    assert!(engine.failed(2, at(1218)).is_some());
+    engine.promote(Duration::from_millis(1001));
+    assert!(engine.failed(1, at(1218)).is_some());
+    engine.demote();
+    assert_eq!(engine.overdue(at(1218)), Some((1, at(1001))));
 }
 
 proptest! {
@@ -357,11 +357,11 @@ proptest! {
     #[test]
     fn any_sequence_of_operations_gives_the_answers_of_the_model(ops in vec(op(), 1..150)) {
         let config = Config { retry: RETRY, above_max: AboveMax::Refuse, ..Config::default() };
-        let mut lessor = Lessor::new(config);
+        let mut engine = LeaseEngine::new(config);
         let mut model = Model { now: 5_000_000, ..Model::default() };
         for op in ops {
-            step(&mut lessor, &mut model, op)?;
-            compare(&mut lessor, &model)?;
+            step(&mut engine, &mut model, op)?;
+            compare(&mut engine, &model)?;
         }
     }
 
@@ -371,11 +371,11 @@ proptest! {
     fn who_sleeps_until_the_next_wakeup_ends_every_lease_in_time(
         leases in vec((0..50_000_000u64, vec(0..20_000_000u64, 0..4)), 1..50),
     ) {
-        let mut lessor: Lessor<usize> = Lessor::new(Config::default());
-        lessor.promote(Duration::ZERO);
+        let mut engine: LeaseEngine<usize> = LeaseEngine::new(Config::default());
+        engine.promote(Duration::ZERO);
         let mut deadlines = BTreeMap::new();
         for (id, (ttl, _)) in leases.iter().enumerate() {
-            prop_assert!(lessor.grant(id, Ttl::from_millis(*ttl), LeaseTime::ZERO).is_ok());
+            prop_assert!(engine.grant(id, Ttl::from_millis(*ttl), LeaseTime::ZERO).is_ok());
             deadlines.insert(id, *ttl);
         }
         let mut renewals: Vec<_> = leases
@@ -385,10 +385,10 @@ proptest! {
             .collect();
         renewals.sort_unstable_by(|a, b| b.cmp(a));
         let mut wakeups = 0;
-        while let Some(wakeup) = lessor.next_wakeup() {
+        while let Some(wakeup) = engine.next_wakeup() {
             let wakeup = wakeup.as_nanos() / 1_000_000;
             if let Some((at, id)) = renewals.pop_if(|(at, _)| *at < wakeup) {
-                if let Ok(granted) = lessor.renew(id, lease_time(at)) {
+                if let Ok(granted) = engine.renew(id, lease_time(at)) {
                     let deadline = deadlines.entry(id).and_modify(|old| *old = (*old).max(at + leases[id].0));
                     let std::collections::btree_map::Entry::Occupied(deadline) = deadline else {
                         return Err(TestCaseError::fail("renewed a lease that has ended"));
@@ -398,9 +398,9 @@ proptest! {
                 continue;
             }
             wakeups += 1;
-            for id in lessor.poll(lease_time(wakeup), usize::MAX) {
+            for id in engine.poll(lease_time(wakeup), usize::MAX) {
                 prop_assert_eq!(deadlines.remove(&id), Some(wakeup));
-                prop_assert_eq!(lessor.ended(id), Ok(Vec::new()));
+                prop_assert_eq!(engine.ended(id), Ok(Vec::new()));
             }
         }
         prop_assert_eq!(deadlines.len(), 0);

@@ -1,0 +1,27 @@
+//! What the runtime is to do after a [poll](crate::replica::Replica::poll).
+
+use std::{collections::BTreeSet, time::Duration};
+
+use crate::{
+    index::sources::SourceWatch,
+    metric_event::MetricEvent,
+    request::{Request, Ticket},
+    user_event::UserEvent,
+};
+
+/// What the runtime is to do now.
+#[derive(Clone, Debug, Default)]
+pub struct Output {
+    /// Send these requests. Each fails unless it is answered by its time, on the replica's clock.
+    pub requests: Vec<(Ticket, Request, Duration)>,
+    /// Cancel these requests: this replica isn't primary any more.
+    pub cancelled: Vec<Ticket>,
+    /// Write these as Events and log lines.
+    pub user_events: Vec<UserEvent>,
+    /// Count these.
+    pub metric_events: Vec<MetricEvent>,
+    /// Add this to the pause of lease time: the API server could not write for so long, as the primary found.
+    pub hold: Duration,
+    /// Watch these for sources from now on, and no others; `None`: the set hasn't changed.
+    pub source_watches: Option<BTreeSet<SourceWatch>>,
+}

@@ -1,0 +1,2 @@
+mod etcd_issues;
+mod naive_model;
