@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use lease_engine::wheel::{Node, Wheel};
+use lease_engine::bench::{Node, Wheel};
 use rustix::time::{ClockId, clock_gettime};
 
 trait Queue {

@@ -4,11 +4,10 @@ use std::{hash::Hash, time::Duration};
 
 use super::{
     AboveMax, Config, Error, LeaseTime, Record, Ttl,
-    index::Found,
     items::Item,
     load::Load,
     slots::{Phase, Slot, Slots},
-    table::Table,
+    table::{Found, Table},
     wheel::{NEVER, Wheel},
 };
 
@@ -148,7 +147,7 @@ impl<I, K> LeaseEngine<I, K> {
     }
 
     /// How many slots were ever in use at the same time.
-    #[cfg(all(test, feature = "shared"))]
+    #[cfg(test)]
     pub(super) fn slots_ever_used(&self) -> usize {
         self.leases.ever_used()
     }

@@ -5,7 +5,7 @@ use std::{hash::Hash, iter, mem};
 use super::{
     Error,
     engine::LeaseEngine,
-    index::{Found, NONE},
+    table::{Found, NONE},
 };
 
 /// An item's owner, and its neighbours in the list of that lease's items.
@@ -22,10 +22,9 @@ impl<I: Copy + Eq + Hash, K: Eq + Hash> LeaseEngine<I, K> {
     /// # Errors
     /// [`Error::LeaseNotFound`], [`Error::LeaseExpired`], [`Error::Full`]; nothing has changed then.
     pub fn attach(&mut self, id: I, item: K) -> Result<Option<I>, Error> {
-        let sought = self.items.seek(&item);
         let lease = self.alive(id)?;
         let fresh = Item { lease, prev: NONE, next: NONE };
-        let (at, former) = match self.items.insert_sought(sought, item, fresh) {
+        let (at, former) = match self.items.insert(item, fresh) {
             Found::New(at) => (at, None),
             Found::Old(at) => (at, self.unlink_item(at)),
             Found::Full => return Err(Error::Full),

@@ -84,7 +84,6 @@ mod error;
 mod expiry_queue;
 #[cfg(feature = "store")]
 mod ids;
-mod index;
 mod items;
 mod load;
 mod rate_limit;
@@ -102,11 +101,14 @@ mod time;
 #[cfg(feature = "shared")]
 mod timer;
 mod timers;
-#[cfg(not(feature = "bench"))]
 mod wheel;
+
+/// Internals, for the benchmarks alone.
 #[cfg(feature = "bench")]
 #[doc(hidden)]
-pub mod wheel;
+pub mod bench {
+    pub use crate::wheel::{Node, Nodes, Wheel};
+}
 
 pub use self::{
     config::{AboveMax, Backoff, Config, Stretch},

@@ -5,10 +5,13 @@
 //! the next lease that is granted takes it over, and, since its deadline is hardly ever nearer than that of
 //! the one before, the wheel mostly doesn't even notice.
 
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash};
+
+use foldhash::fast::RandomState;
+use hashbrown::{HashTable, hash_table::Entry};
 
 use super::{
-    index::{Found, Index, NONE},
+    table::{Found, NONE, number},
     wheel::{NEVER, Node, Nodes},
 };
 
@@ -97,7 +100,9 @@ impl<I> Slot<I> {
 
 #[derive(Clone, Debug)]
 pub(super) struct Slots<I> {
-    index: Index,
+    /// The numbers of the slots of leases that are not forgotten, by their ids.
+    index: HashTable<u32>,
+    hasher: RandomState,
     chunks: Vec<Vec<Slot<I>>>,
     len: usize,
     free: Vec<u32>,
@@ -105,7 +110,13 @@ pub(super) struct Slots<I> {
 
 impl<I> Default for Slots<I> {
     fn default() -> Self {
-        Self { index: Index::default(), chunks: Vec::new(), len: 0, free: Vec::new() }
+        Self {
+            index: HashTable::new(),
+            hasher: RandomState::default(),
+            chunks: Vec::new(),
+            len: 0,
+            free: Vec::new(),
+        }
     }
 }
 
@@ -115,14 +126,14 @@ impl<I> Slots<I> {
         self.index.len()
     }
 
-    #[cfg(all(test, feature = "shared"))]
+    #[cfg(test)]
     pub(super) fn ever_used(&self) -> usize {
         self.len
     }
 
     #[inline]
     pub(super) fn get(&self, n: u32) -> &Slot<I> {
-        &self.chunks[n as usize / CHUNK][n as usize % CHUNK]
+        slot(&self.chunks, n)
     }
 
     #[inline]
@@ -140,43 +151,50 @@ impl<I> Slots<I> {
     }
 }
 
+#[inline]
+fn slot<I>(chunks: &[Vec<Slot<I>>], n: u32) -> &Slot<I> {
+    &chunks[n as usize / CHUNK][n as usize % CHUNK]
+}
+
 impl<I: Copy + Eq + Hash> Slots<I> {
     #[inline]
     pub(super) fn find(&self, id: I) -> Option<u32> {
-        self.index.find(&id, |n| self.get(n).id == id)
+        self.index.find(self.hasher.hash_one(id), |n| self.get(*n).id == id).copied()
     }
 
     /// Adds a lease, in a slot that may be filed already.
-    pub(super) fn insert(&mut self, mut slot: Slot<I>) -> Found {
-        let Self { index, chunks, len, free } = self;
-        let n = free.last().map_or(*len, |n| *n as usize);
-        let found = index.find_or_add(
-            index.seek(&slot.id),
-            |n| chunks[n as usize / CHUNK][n as usize % CHUNK].id == slot.id,
-            n,
-        );
-        if found == Found::New(n as u32) {
-            if free.pop().is_some() {
-                let old = &mut chunks[n / CHUNK][n % CHUNK];
-                slot.node = old.node;
-                *old = slot;
-            } else {
-                if n.is_multiple_of(CHUNK) {
-                    chunks.push(Vec::with_capacity(CHUNK));
-                }
-                slot.node.unfile(n as u32);
-                chunks[n / CHUNK].push(slot);
-                *len += 1;
-            }
+    pub(super) fn insert(&mut self, mut new: Slot<I>) -> Found {
+        let Self { index, hasher, chunks, len, free } = self;
+        let hash = hasher.hash_one(new.id);
+        let is = |n: &u32| slot(chunks, *n).id == new.id;
+        let entry = match index.entry(hash, is, |n| hasher.hash_one(slot(chunks, *n).id)) {
+            Entry::Occupied(entry) => return Found::Old(*entry.get()),
+            Entry::Vacant(entry) => entry,
+        };
+        if let Some(n) = free.pop() {
+            entry.insert(n);
+            let old = &mut chunks[n as usize / CHUNK][n as usize % CHUNK];
+            new.node = old.node;
+            *old = new;
+            return Found::New(n);
         }
-        found
+        let Some(n) = number(*len) else { return Found::Full };
+        entry.insert(n);
+        if len.is_multiple_of(CHUNK) {
+            chunks.push(Vec::with_capacity(CHUNK));
+        }
+        new.node.unfile(n);
+        chunks[*len / CHUNK].push(new);
+        *len += 1;
+        Found::New(n)
     }
 
-    /// Forgets a lease, and answers which slot it had. What was in there can still be read.
+    /// Forgets a lease, and returns which slot it had. What was in there can still be read.
     #[inline]
     pub(super) fn remove(&mut self, id: I) -> Option<u32> {
-        let Self { index, chunks, free, .. } = self;
-        let n = index.remove(&id, |n| chunks[n as usize / CHUNK][n as usize % CHUNK].id == id)?;
+        let Self { index, hasher, chunks, free, .. } = self;
+        let entry = index.find_entry(hasher.hash_one(id), |n| slot(chunks, *n).id == id).ok()?;
+        let (n, _) = entry.remove();
         free.push(n);
         Some(n)
     }

@@ -15,8 +15,7 @@
 //! is later are filed anew, there and then. A renewal therefore doesn't touch the wheel at all, and pays
 //! later for at most one move; while a lease is renewed, its node hardly ever comes down to the lowest level.
 
-#![cfg_attr(not(feature = "bench"), allow(unreachable_pub, reason = "public for the benchmark alone"))]
-#![cfg_attr(feature = "bench", allow(missing_docs, reason = "public for the benchmark alone"))]
+#![allow(missing_docs, unreachable_pub, reason = "public for the benchmarks alone")]
 
 use std::{collections::BTreeSet, iter};
 
