@@ -1,9 +1,7 @@
-//! Where the leases lie: in slots of one cache line each, so that whatever is done to a lease touches little
-//! memory.
+//! Memory of the leases: slots of one cache line each, so that each operation touches little memory.
 //!
-//! A slot is also the lease's node in the [wheel](super::wheel). That of a lease that is over stays filed:
-//! the next lease that is granted takes it over, and, since its deadline is hardly ever nearer than that of
-//! the one before, the wheel mostly doesn't even notice.
+//! A slot contains the lease's node in the [wheel](super::wheel). After the lease's end the node stays filed, and the
+//! next granted lease takes the slot. Its deadline is rarely earlier, so the node rarely has to move.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -15,37 +13,37 @@ use super::{
     wheel::{NEVER, Node, Nodes},
 };
 
-/// Slots are allocated this many at once, and never move: growing copies nothing.
+/// Slots are allocated by this number, and never move, so growing copies none.
 const CHUNK: usize = 4096;
 
-/// What is kept of one lease. Times are milliseconds on the inner clock.
+/// A lease. Times are milliseconds on the inner clock.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub(super) struct Slot<I> {
     pub(super) id: I,
-    /// Without regard to `end_by`. While suspended: how much remains.
+    /// Regardless of `end_by`. While the lease is suspended: how much remains.
     pub(super) deadline: u64,
     pub(super) end_by: u64,
     pub(super) ttl: u64,
     pub(super) node: Node,
-    /// The first of its items.
+    /// Its first item.
     pub(super) items: u32,
-    /// Under which reign its end began.
+    /// The reign under which its end began.
     pub(super) reign: u16,
-    /// How often its end has been offered.
+    /// How often its end was offered.
     pub(super) tries: u8,
     pub(super) phase: Phase,
 }
 
-/// What a lease does. It's ending only under the reign in which the end began.
+/// The phase of a lease. It is ending only under the reign in which its end began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Active,
     Suspended,
     Ending,
-    /// Its cap came, or it was revoked, while it was suspended.
+    /// It reached its cap, or was revoked, while it was suspended.
     EndingSuspended,
-    /// It is over and forgotten.
+    /// It has ended.
     Gone,
 }
 
@@ -64,7 +62,7 @@ impl<I> Slot<I> {
         }
     }
 
-    /// When it ends unless something happens.
+    /// When it ends unless it is renewed.
     #[inline]
     pub(super) fn due(&self) -> u64 {
         match self.phase {
@@ -78,20 +76,20 @@ impl<I> Slot<I> {
         matches!(self.phase, Phase::Suspended | Phase::EndingSuspended)
     }
 
-    /// Whether its end has begun, under this reign.
+    /// Whether its end has begun under this reign.
     #[inline]
     pub(super) fn has_begun(&self, reign: u16) -> bool {
         matches!(self.phase, Phase::Ending | Phase::EndingSuspended) && self.reign == reign
     }
 
-    /// Its end begins.
+    /// Begins its end.
     pub(super) fn begin(&mut self, reign: u16) {
         self.reign = reign;
         self.tries = 0;
         self.phase = if self.is_suspended() { Phase::EndingSuspended } else { Phase::Ending };
     }
 
-    /// It lives, whatever has begun.
+    /// Cancels its end.
     pub(super) fn live(&mut self) {
         self.tries = 0;
         self.phase = if self.is_suspended() { Phase::Suspended } else { Phase::Active };
@@ -100,7 +98,7 @@ impl<I> Slot<I> {
 
 #[derive(Clone, Debug)]
 pub(super) struct Slots<I> {
-    /// The numbers of the slots of leases that are not forgotten, by their ids.
+    /// The slots of all leases, by id.
     index: HashTable<u32>,
     hasher: RandomState,
     chunks: Vec<Vec<Slot<I>>>,
@@ -141,7 +139,7 @@ impl<I> Slots<I> {
         &mut self.chunks[n as usize / CHUNK][n as usize % CHUNK]
     }
 
-    /// All leases that are not forgotten.
+    /// All leases.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<I>> {
         self.chunks.iter().flatten().filter(|slot| slot.phase != Phase::Gone)
     }
@@ -162,7 +160,7 @@ impl<I: Copy + Eq + Hash> Slots<I> {
         self.index.find(self.hasher.hash_one(id), |n| self.get(*n).id == id).copied()
     }
 
-    /// Adds a lease, in a slot that may be filed already.
+    /// Adds a lease, in a slot that may be filed.
     pub(super) fn insert(&mut self, mut new: Slot<I>) -> Found {
         let Self { index, hasher, chunks, len, free } = self;
         let hash = hasher.hash_one(new.id);
@@ -189,7 +187,7 @@ impl<I: Copy + Eq + Hash> Slots<I> {
         Found::New(n)
     }
 
-    /// Forgets a lease, and returns which slot it had. What was in there can still be read.
+    /// Removes a lease, and returns its slot, whose contents stay readable.
     #[inline]
     pub(super) fn remove(&mut self, id: I) -> Option<u32> {
         let Self { index, hasher, chunks, free, .. } = self;
@@ -223,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_of_forgotten_leases_are_used_again() {
+    fn slots_of_ended_leases_are_used_again() {
         let mut slots = Slots::default();
         for id in 0..1000u64 {
             assert_eq!(slots.insert(Slot::new(id, 1, 1)), Found::New(0));
