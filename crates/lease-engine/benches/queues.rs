@@ -1,8 +1,9 @@
-//! Why a wheel: the structure that the lessor keeps its deadlines in, beside others, on the life of a million
+//! Why a wheel: the structure that holds the deadlines of leases, beside others, for the life of a million
 //! leases.
 //!
 //! All are granted within a third of the TTL, renewed three times each, in another order, while time goes on,
-//! and then end. Each queue holds numbers ordered by deadlines that lie in a vector beside it. `benches/run.sh queues`; the number of leases may be given.
+//! and then end. Each queue holds numbers, ordered by deadlines that lie in a vector beside it.
+//! `benches/run.sh queues`; the number of leases may be given.
 
 #![allow(
     clippy::print_stdout,
@@ -21,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use lease_engine::wheel::{Node, Wheel};
+use lease_engine::bench::{Node, Wheel};
 use rustix::time::{ClockId, clock_gettime};
 
 trait Queue {
@@ -36,7 +37,7 @@ trait Queue {
     fn remove(&mut self, lease: u32, at: u64) -> bool;
 }
 
-/// The wheel as the lessor uses it: renewals leave it alone.
+/// The wheel as the engine uses it: renewals leave it alone.
 struct LazyWheel(Wheel, Vec<Node>);
 
 impl Queue for LazyWheel {
@@ -131,7 +132,7 @@ impl Queue for LazyHeap {
     }
 }
 
-/// A heap that knows where each lease is, as etcd has it.
+/// A heap with the place of each lease, like etcd's.
 struct IndexedHeap {
     heap: Vec<(u64, u32)>,
     place: Vec<u32>,

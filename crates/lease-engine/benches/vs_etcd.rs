@@ -45,7 +45,7 @@ fn compare() {
     let (mut ours, mut etcds) = (Figures::new(), Figures::new());
     let this = env::current_exe().expect("path of this program");
     let go = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/etcd");
-    let program = env::temp_dir().join(format!("etcd-engine-{}", std::process::id()));
+    let program = env::temp_dir().join(format!("etcd-lessor-{}", std::process::id()));
     eprintln!("building benches/etcd");
     let built = Command::new("go").args(["build", "-o"]).arg(&program).arg(".").current_dir(go).status();
     assert!(built.expect("go is installed").success(), "can't build benches/etcd");

@@ -1,63 +1,62 @@
-//! Lease time: monotonic time that stands still while the replica is deaf.
+//! Lease time: monotonic time without the outages of the API server.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use super::LeaseTime;
 
-/// The clock of lease time, as a pure state machine: it's told what was sent, answered and heard, and when,
-/// and maps monotonic time (any clock's, as a duration since its start) to [`LeaseTime`].
+/// The clock of lease time, as a pure state machine. The caller reports requests, responses and watch events; the
+/// clock maps monotonic time (of any clock, as a duration since its start) to [`LeaseTime`].
 ///
-/// Holders of leases can't renew while the server doesn't answer, so no lease may run out meanwhile. The
-/// server counts as unreachable from the last *sign of life* (an answer, an event or bookmark of a watch, the
-/// clean end of a watch) to the next answer, if in between
-/// - a request failed or a watch broke, or the replica itself was paused: the clock is *suspect*, and nothing but a good answer
-///   clears it; or
-/// - a request has been out for longer than the patience (a second), no request sent later has been answered,
-///   and none at all for as long: a hung server breaks no connection. A single request that hangs among others
-///   that are answered proves nothing, and a server that takes longer for each, but answers one after the
-///   other, is not silent.
+/// Holders can't renew while the server doesn't respond, so no lease may expire meanwhile. A *sign of life* is a
+/// response, an event or bookmark of a watch, or the clean end of a watch. The server counts as unreachable from the
+/// last sign of life to the next response, if one of these happened in between:
 ///
-/// While one of these holds, the clock reads the time of the last sign of life, and what a watch brings is no
-/// sign of life: a server whose storage hangs still sends bookmarks. On the next good answer, the time since
-/// the last sign of life is *held*: lease time goes on from where it stood.
+/// - A request failed, a watch broke, or the replica itself was paused. The clock is then *suspect* until a good
+///   response.
+/// - A request has been out for longer than [`PATIENCE`](Self::PATIENCE), no later request was answered, and there was
+///   no response at all for as long: a server that hangs breaks no connection. A single request that hangs among
+///   others that are answered is no evidence, and neither is a server that is slow but answers.
 ///
-/// A server whose storage can't write (it is full, say) still answers and lists, but nobody can renew. So it is remembered
-/// that [it could not write](Self::write_failed), and lease time runs on, for want of a better one, until something is
-/// [seen to be written](Self::write_observed). Then it goes back to where it was at the last write before the failure, at most [a
-/// minute](Self::DOUBT) before it. No lease may end in between: whoever ends leases makes sure by a write.
+/// While the server counts as unreachable, lease time stands still at the last sign of life, and watch events are no
+/// sign of life: a server whose storage hangs still sends bookmarks. At the next good response the time since the
+/// last sign of life becomes *paused* time, and lease time runs on from where it stood.
+///
+/// A server whose storage can't write, because it is full for example, still answers reads, but holders can't renew.
+/// After [`write_failed`](Self::write_failed) lease time runs on, tentatively, until
+/// [`write_observed`](Self::write_observed). Then it goes back to the last write before the failure, at most by
+/// [a minute](Self::DOUBT) before it. No lease may end in between, so the primary has to write before it ends one.
 ///
 /// # Guarantees
-/// Lease time never runs faster than monotonic time, and lags behind it by the outages, each counted from the
-/// last sign of life before it was noticed, or from the last write where nothing could be written. Of an outage that shows as silence, at most the patience is not
-/// held.
+/// Lease time never runs faster than monotonic time. It lags behind by the outages, each counted from the last sign of
+/// life before it was noticed, or from the last write if the server couldn't write. An outage that shows only as
+/// silence may count up to the patience less.
 ///
 /// # Caveats
-/// It may step back: when an outage is noticed, to the last sign of life, and when the server can write again. While it [stands
-/// still](Self::is_paused), somebody must ask the server something, or it stands still for ever: at rest
-/// nobody would.
+/// Lease time may step back: to the last sign of life when an outage is noticed, and when the server can write again.
+/// While it [is paused](Self::is_paused), the caller must send requests; without a response it stays paused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseClock {
-    /// How much monotonic time was no lease time.
+    /// Monotonic time that was no lease time.
     paused_total: Duration,
     last_response: Duration,
     last_answer: Duration,
     suspect: bool,
-    /// Lease time at the last write that was seen, whoever's it was.
+    /// Lease time at the last observed write of any client.
     written: Duration,
-    /// The server can't write, as far as is known: where lease time goes on once it can, and what was held when that was found.
+    /// While the server can't write: the lease time at which it goes on, and `paused_total` when the failure was noticed.
     unable_since: Option<(Duration, Duration)>,
-    /// How much was held since the server was found to be unable to write, until it could again.
+    /// Paused time of all write outages that are over.
     paused_unwritable: Duration,
-    /// When the requests were sent that nothing later excuses.
+    /// When requests were sent that are out, if no later one was answered.
     out: BTreeMap<u64, Duration>,
 }
 
 impl LeaseClock {
-    /// A request that takes longer than this is taken for silence.
+    /// How long a request may be out before it counts as silence.
     pub const PATIENCE: Duration = Duration::from_secs(1);
 
-    /// How long before it was noticed the server may have been unable to write. Longer than most holders let pass between
-    /// two renewals, and no longer than a silent watch makes an outage.
+    /// How long before a failed write the server may have been unable to write. Longer than most holders' interval
+    /// between renewals, and no longer than a watch may be silent.
     pub const DOUBT: Duration = Duration::from_secs(60);
 
     /// A clock that reads zero at `mono` and runs.
@@ -84,35 +83,33 @@ impl LeaseClock {
         at.saturating_sub(self.paused_total)
     }
 
-    /// Whether lease time stands still: ask the server something, then.
+    /// Whether lease time stands still. If so, send a request.
     pub fn is_paused(&self, mono: Duration) -> bool {
         let is_silent = Self::is_slow(self.last_answer, mono);
         self.suspect || is_silent && self.out.values().any(|sent| Self::is_slow(*sent, mono))
     }
 
-    /// The monotonic time at which the clock will read `time` if nothing happens; `None` while it stands
-    /// still.
+    /// The monotonic time at which lease time reaches `time` if nothing happens; `None` while it is paused.
     pub fn when(&self, time: LeaseTime, mono: Duration) -> Option<Duration> {
         (!self.is_paused(mono)).then(|| time.since_start().saturating_add(self.paused_total))
     }
 
-    /// When the server last gave a sign of life, in monotonic time.
+    /// The last sign of life, in monotonic time.
     pub fn last_response(&self) -> Duration {
         self.last_response
     }
 
-    /// How much monotonic time has been held so far, from the start of the clock's own zero.
+    /// Monotonic time minus lease time: all paused time, and the monotonic time at which this clock started.
     pub fn paused_total(&self) -> Duration {
         self.paused_total
     }
 
-    /// A request goes out. Its id is the caller's choice, and greater than those of all that went out before.
+    /// A request is sent. The caller chooses its id, greater than those of all earlier requests.
     pub fn sent(&mut self, request: u64, mono: Duration) {
         self.out.entry(request).or_insert(mono);
     }
 
-    /// A request was answered, and well: whatever the answer says, the server was able to give it (so are
-    /// 404, 409 or 422).
+    /// A request was answered, by a success or by an error that only a working server returns, like 404, 409 or 422.
     pub fn answered(&mut self, request: u64, mono: Duration) {
         if self.is_paused(mono) {
             self.paused_total += mono.saturating_sub(self.last_response);
@@ -121,34 +118,33 @@ impl LeaseClock {
         self.last_response = self.last_response.max(mono);
         self.last_answer = self.last_answer.max(mono);
         if let Some(sent) = self.out.remove(&request) {
-            // Of those that went out at the same moment, the later have the greater ids.
+            // Of requests sent at the same moment, later ones have greater ids.
             self.out.retain(|id, other| (*other, *id) > (sent, request));
         }
     }
 
-    /// A request got no answer, or one that says that the server can't answer: an error of the connection, a
-    /// timeout, 5xx, 429.
+    /// A request failed: a connection error, a timeout, 5xx, or 429.
     pub fn failed(&mut self, request: u64) {
         self.out.remove(&request);
         self.suspect = true;
     }
 
-    /// A request was answered by an error that may be a matter of its object alone, as that of a webhook that fails: no sign of
-    /// life, and no reason to doubt where there is none already. Before anything ends, try another write.
+    /// A request was answered by an error that may concern its object alone, like that of a failing webhook. It is no
+    /// sign of life, and no evidence of an outage. Before a lease ends, try another write.
     pub fn inconclusive(&mut self, request: u64, mono: Duration) {
         self.suspect |= self.is_paused(mono);
         self.out.remove(&request);
     }
 
-    /// The server failed to do a write that it can do whenever it can write at all, or may have. Tell of the request too,
-    /// after this.
+    /// A write failed, or may have, that succeeds whenever the server can write. Report the request as well,
+    /// afterwards.
     pub fn write_failed(&mut self, mono: Duration) {
         let now = self.reads(mono);
         let since = self.written.max(now.saturating_sub(Self::DOUBT)).min(now);
         self.unable_since.get_or_insert((since, self.paused_total));
     }
 
-    /// The server has written something just now, for whomever.
+    /// A write of any client succeeded just now.
     pub fn write_observed(&mut self, mono: Duration) {
         if self.is_paused(mono) {
             return;
@@ -160,13 +156,12 @@ impl LeaseClock {
         self.written = self.reads(mono);
     }
 
-    /// How much was held so far since the server could not write, all times together: what is in doubt as if it could from now
-    /// on.
+    /// Paused time of all write outages. For a current one, as if the server could write from now on.
     pub fn paused_unwritable(&self, mono: Duration) -> Duration {
         self.paused_unwritable + self.tentative_pause(mono)
     }
 
-    /// How much of that is in doubt: zero, unless the server can't write at present, as far as is known.
+    /// The tentative part of that, of the current write outage; zero if there is none.
     pub fn tentative_pause(&self, mono: Duration) -> Duration {
         let tentative_pause = self.unable_since.map(|(since, paused_total)| {
             let no_lease_time = mono.saturating_sub(self.reads(mono).min(since));
@@ -175,40 +170,39 @@ impl LeaseClock {
         tentative_pause.unwrap_or_default()
     }
 
-    /// So much more of the time was no lease time, since the server could not write: another found that out.
+    /// Adds paused time of a write outage that another replica noticed.
     pub fn hold(&mut self, paused_unwritable: Duration) {
         self.paused_total += paused_unwritable;
         self.written = self.written.saturating_sub(paused_unwritable);
-        // Beside what this replica has found out so far.
+        // In addition to the outage that this replica noticed.
         if let Some((since, paused_total)) = &mut self.unable_since {
             *since = since.saturating_sub(paused_unwritable);
             *paused_total += paused_unwritable;
         }
     }
 
-    /// Nobody waits for this request any more. That says nothing of the server, but doesn't excuse it either: from
-    /// when the request has been out for too long, the server counts as silent, as if somebody still waited,
-    /// unless it has answered a later request.
+    /// The caller stopped waiting for a request. That is no evidence of an outage, and no sign of life: once the request
+    /// has been out for longer than the patience, the server counts as silent, unless it answered a later request.
     pub fn withdrawn(&mut self, request: u64, mono: Duration) {
         if self.out.get(&request).is_some_and(|sent| Self::is_slow(*sent, mono)) {
             self.failed(request);
         }
     }
 
-    /// A watch brought something, or ended cleanly.
+    /// A watch delivered an event, or ended cleanly.
     pub fn watch_event(&mut self, mono: Duration) {
         if !self.is_paused(mono) {
             self.last_response = self.last_response.max(mono);
         }
     }
 
-    /// Whoever asks and listens wakes up, and should have at `due`. If that is long ago it was paused, and knows nothing of the time
-    /// since: whatever would have shown an outage may have come and gone.
+    /// The replica wakes up, and was to wake up at `due`. If that was long ago the replica was paused, and may have missed
+    /// the signs of an outage.
     pub fn resumed_after_pause(&mut self, due: Duration, mono: Duration) {
         if !Self::is_slow(due, mono) {
             return;
         }
-        // What was heard before anybody could look is no sign of life of the whole pause.
+        // Events that arrived before this call are no sign of life for the whole pause.
         self.last_response = if self.is_paused(mono) { self.last_response.min(due) } else { due };
         self.suspect = true;
     }
@@ -262,19 +256,19 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_one_object_is_no_reason_to_doubt_and_no_sign_of_life() {
+    fn an_error_of_one_object_is_no_outage_and_no_sign_of_life() {
         let mut clock = clock();
         clock.sent(1, at(1000));
         clock.inconclusive(1, at(1100));
         assert_eq!((reads(&clock, 9000), clock.last_response()), (9000, at(0)));
-        // Whoever says nothing else for so long may be unable to.
+        // But a server that answers nothing else counts as silent.
         clock.sent(2, at(9000));
         clock.inconclusive(2, at(12_000));
         assert_eq!(reads(&clock, 12_500), 0);
     }
 
     #[test]
-    fn what_passes_until_the_server_can_write_again_is_no_lease_time_whatever_it_answers() {
+    fn no_lease_time_passes_until_the_server_can_write_again_even_if_it_answers() {
         let mut clock = clock();
         clock.watch_event(at(1000));
         clock.write_observed(at(1000));
@@ -287,7 +281,7 @@ mod tests {
             clock.answered(request, mono);
             clock.write_failed(mono);
         }
-        assert!(reads(&clock, 20_000) > 10_000, "it runs on");
+        assert!(reads(&clock, 20_000) > 10_000, "it runs on, tentatively");
         clock.write_observed(at(20_000));
         assert_eq!(reads(&clock, 21_000), 2000);
         clock.write_observed(at(30_000));
@@ -295,11 +289,11 @@ mod tests {
     }
 
     #[test]
-    fn what_another_found_out_is_held_beside_what_is_in_doubt() {
+    fn a_pause_that_another_replica_noticed_adds_to_the_tentative_pause() {
         let mut clock = clock();
         clock.write_observed(at(11_000));
         clock.write_failed(at(15_000));
-        assert_eq!(clock.paused_unwritable(at(18_000)), at(7000), "as if it could be written from now on");
+        assert_eq!(clock.paused_unwritable(at(18_000)), at(7000), "as if the server could write from now on");
         clock.hold(at(3000));
         assert_eq!((reads(&clock, 18_000), clock.paused_unwritable(at(18_000))), (15_000, at(7000)));
         clock.write_observed(at(19_000));
@@ -313,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_as_silence_counts_too_where_a_write_fails() {
+    fn a_pause_by_silence_counts_as_well_if_a_write_fails() {
         let mut clock = clock();
         clock.write_observed(at(1000));
         clock.watch_event(at(3000));
@@ -328,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_the_server_could_not_write_before_it_was_tried_is_doubted_for_a_minute_at_most() {
+    fn a_write_outage_counts_from_a_minute_before_the_failed_write_at_most() {
         let mut clock = clock();
         clock.write_observed(at(1000));
         clock.write_failed(at(3_600_000));
@@ -337,20 +331,20 @@ mod tests {
     }
 
     #[test]
-    fn what_a_deaf_replica_is_shown_to_be_written_counts_when_it_hears_again() {
+    fn a_write_observed_while_disconnected_counts_after_the_next_response() {
         let mut clock = clock();
         clock.write_observed(at(1000));
         clock.write_failed(at(2000));
         clock.broke();
         clock.write_observed(at(5000));
-        assert_eq!(reads(&clock, 5000), 0, "it stands still");
+        assert_eq!(reads(&clock, 5000), 0, "lease time stands still");
         clock.answered(1, at(6000));
         clock.write_observed(at(6500));
-        assert_eq!(reads(&clock, 6500), 500, "what broke counts from the last sign of life, before that");
+        assert_eq!(reads(&clock, 6500), 500, "the broken watch counts from the last sign of life");
     }
 
     #[test]
-    fn a_broken_watch_stops_the_clock_and_what_other_watches_bring_does_not_start_it() {
+    fn a_broken_watch_stops_the_clock_and_events_of_others_do_not_start_it() {
         let mut clock = clock();
         clock.watch_event(at(1000));
         clock.broke();
@@ -361,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_hangs_stops_the_clock_after_a_second_whatever_a_watch_brings() {
+    fn a_request_that_hangs_stops_the_clock_after_a_second_despite_watch_events() {
         let mut clock = clock();
         clock.sent(1, at(5000));
         clock.watch_event(at(5500));
@@ -373,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_a_later_request_excuses_one_that_hangs() {
+    fn a_response_to_a_later_request_excuses_one_that_hangs() {
         let mut clock = clock();
         clock.sent(1, at(1000));
         clock.sent(2, at(1200));
@@ -384,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_takes_its_time_for_each_request_but_answers_is_not_silent() {
+    fn a_slow_server_that_answers_is_not_silent() {
         let mut clock = clock();
         // Ten requests a second, each out for three.
         for step in 0..300 {
@@ -393,15 +387,15 @@ mod tests {
                 clock.answered(answered, at(100 * step));
             }
         }
-        // Until the first answer it was.
+        // It was silent until the first response.
         assert_eq!(reads(&clock, 29_900), 29_900 - 3000);
-        // And it is again a second after the last.
+        // It is silent again a second after the last response.
         assert_eq!(reads(&clock, 30_800), 30_800 - 3000);
         assert_eq!(reads(&clock, 31_000), 29_900 - 3000);
     }
 
     #[test]
-    fn an_answer_to_an_earlier_request_excuses_nothing() {
+    fn a_response_to_an_earlier_request_excuses_none() {
         let mut clock = clock();
         clock.sent(1, at(1000));
         clock.sent(2, at(1200));
@@ -410,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn of_requests_sent_at_one_moment_only_those_before_the_answered_one_are_excused() {
+    fn of_requests_sent_at_one_moment_a_response_excuses_only_earlier_ones() {
         let mut clock = clock();
         for request in 1..=3 {
             clock.sent(request, at(1000));
@@ -424,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_answer_costs_nothing() {
+    fn a_quick_response_pauses_nothing() {
         let mut clock = clock();
         clock.sent(1, at(1000));
         clock.answered(1, at(2000));
@@ -444,18 +438,18 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_are_given_up_soon_do_not_hide_that_the_server_hangs() {
+    fn requests_that_are_withdrawn_early_do_not_hide_that_the_server_hangs() {
         let mut clock = clock();
         clock.sent(1, at(1000));
         clock.withdrawn(1, at(1600));
         clock.sent(2, at(1900));
-        // Answered within the patience, but the silence has lasted longer.
+        // Answered within the patience, but the silence lasted longer.
         clock.answered(2, at(2800));
         assert_eq!(reads(&clock, 2800), 0);
     }
 
     #[test]
-    fn a_later_answer_excuses_a_request_that_was_withdrawn() {
+    fn a_later_response_excuses_a_request_that_was_withdrawn() {
         let mut clock = clock();
         clock.sent(1, at(1000));
         clock.withdrawn(1, at(1100));
@@ -465,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_no_lease_time_from_when_it_was_to_wake_up() {
+    fn a_pause_of_the_replica_counts_from_when_it_was_to_wake_up() {
         let mut clock = clock();
         clock.watch_event(at(1000));
         clock.resumed_after_pause(at(3000), at(3900));
@@ -477,13 +471,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_heard_on_waking_up_does_not_hide_the_pause() {
+    fn an_event_on_waking_up_does_not_hide_the_pause() {
         let mut clock = clock();
         clock.watch_event(at(9000));
         clock.resumed_after_pause(at(5000), at(9000));
         assert_eq!(reads(&clock, 9000), 5000);
         clock.answered(1, at(9100));
-        // It was silent before that already.
+        // The server was silent before the pause.
         clock.sent(2, at(10_000));
         clock.watch_event(at(10_500));
         clock.resumed_after_pause(at(20_000), at(25_000));
@@ -492,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn it_tells_when_a_deadline_will_have_come() {
+    fn when_returns_the_monotonic_time_of_a_deadline() {
         let mut clock = clock();
         clock.broke();
         assert_eq!(clock.when(LeaseTime::from_millis(5000), at(100)), None);
@@ -506,13 +500,13 @@ mod tests {
         Sent(u64),
         Answered(u64),
         Failed(u64),
-        Spoiled(u64),
-        CouldNotWrite,
-        Wrote,
+        Inconclusive(u64),
+        WriteFailed,
+        WriteObserved,
         Withdrawn(u64),
-        Heard,
+        WatchEvent,
         Broke,
-        Woke(u64),
+        ResumedAfterPause(u64),
         Nothing,
     }
 
@@ -521,18 +515,18 @@ mod tests {
             (0..4u64).prop_map(Event::Sent),
             (0..4u64).prop_map(Event::Answered),
             (0..4u64).prop_map(Event::Failed),
-            (0..4u64).prop_map(Event::Spoiled),
-            Just(Event::CouldNotWrite),
-            Just(Event::Wrote),
+            (0..4u64).prop_map(Event::Inconclusive),
+            Just(Event::WriteFailed),
+            Just(Event::WriteObserved),
             (0..4u64).prop_map(Event::Withdrawn),
-            Just(Event::Heard),
+            Just(Event::WatchEvent),
             Just(Event::Broke),
-            (0..5000u64).prop_map(Event::Woke),
+            (0..5000u64).prop_map(Event::ResumedAfterPause),
             Just(Event::Nothing),
         ]
     }
 
-    /// The API server as it may be: for a while it answers, for a while it's silent.
+    /// A time in which the server answers, and one in which it doesn't.
     #[derive(Clone, Debug)]
     struct Phase {
         up: u64,
@@ -560,13 +554,13 @@ mod tests {
                             Event::Sent(id) => clock.sent(id, at(mono)),
                             Event::Answered(id) => clock.answered(id, at(mono)),
                             Event::Failed(id) => clock.failed(id),
-                            Event::Spoiled(id) => clock.inconclusive(id, at(mono)),
-                            Event::CouldNotWrite => clock.write_failed(at(mono)),
-                            Event::Wrote => clock.write_observed(at(mono)),
+                            Event::Inconclusive(id) => clock.inconclusive(id, at(mono)),
+                            Event::WriteFailed => clock.write_failed(at(mono)),
+                            Event::WriteObserved => clock.write_observed(at(mono)),
                             Event::Withdrawn(id) => clock.withdrawn(id, at(mono)),
-                            Event::Heard => clock.watch_event(at(mono)),
+                            Event::WatchEvent => clock.watch_event(at(mono)),
                             Event::Broke => clock.broke(),
-                            Event::Woke(late) => clock.resumed_after_pause(at(mono.saturating_sub(late)), at(mono)),
+                            Event::ResumedAfterPause(late) => clock.resumed_after_pause(at(mono.saturating_sub(late)), at(mono)),
                             Event::Nothing => {}
                         }
                     }
@@ -578,7 +572,7 @@ mod tests {
             }
         }
 
-        /// A request every 100 ms. In an outage requests fail at once, or hang and are answered at its end.
+        /// Sends a request every 100 ms. In an outage requests fail at once, or hang until its end.
         #[test]
         fn lease_time_is_monotonic_time_less_the_outages(phases in phases()) {
             let mut clock = clock();
@@ -613,7 +607,7 @@ mod tests {
             clock.answered(request, at(mono));
             let lag = mono - reads(&clock, mono);
             let outages = phases.len() as u64;
-            // From the last sign of life before each outage to the first answer after it: up to 60 ms more on
+            // From the last sign of life before each outage to the first response after it: up to 60 ms more on
             // either side.
             prop_assert!(lag >= down && lag <= down + 120 * outages, "{lag} ms for {down} ms of outages");
         }

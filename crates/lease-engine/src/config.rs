@@ -1,27 +1,26 @@
-//! What a lessor is told when it's made.
+//! Configuration of an engine.
 
 use std::time::Duration;
 
 use super::{Rate, Ttl};
 
-/// How a lessor grants and ends. The default grants what is asked for, as the original does.
+/// How an engine grants and ends leases. The default grants what clients ask for, like etcd.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The shortest TTL that is granted; shorter ones become this. Default: none.
+    /// The shortest TTL. Shorter ones are raised to it. Default: none.
     pub min_ttl: Ttl,
-    /// The longest TTL that is granted. Default: [`Ttl::MAX`].
+    /// The longest TTL. Default: [`Ttl::MAX`].
     pub max_ttl: Ttl,
-    /// What becomes of a TTL above `max_ttl`.
+    /// How the engine treats a TTL above `max_ttl`.
     pub above_max: AboveMax,
-    /// Whether followers take renewals. The default is yes, so that they hold the same deadlines as the
-    /// primary; the original answers [`Error::NotPrimary`](super::Error::NotPrimary).
+    /// Whether followers renew leases. They do by default, and so hold the same deadlines as the primary. etcd
+    /// returns [`Error::NotPrimary`](super::Error::NotPrimary).
     pub followers_renew: bool,
-    /// How many leases may end per second. Default: no limit.
+    /// The most leases that end per second. Default: no limit.
     pub expiry_rate: Option<Rate>,
-    /// When an end that failed is offered again.
+    /// The pauses between the tries of an end that fails.
     pub retry: Backoff,
-    /// An end that nobody answered for this long counts as failed. By default it never does: the caller
-    /// answers each.
+    /// An end whose result the caller doesn't report for this long counts as failed. Default: never.
     pub answer_within: Option<Duration>,
     /// Longer TTLs under heavy renewal load. Default: none.
     pub stretch: Option<Stretch>,
@@ -42,20 +41,20 @@ impl Default for Config {
     }
 }
 
-/// What becomes of a TTL above the maximum.
+/// How the engine treats a TTL above the maximum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AboveMax {
-    /// It is refused with [`Error::TtlTooLarge`](super::Error::TtlTooLarge), as the original does.
+    /// It returns [`Error::TtlTooLarge`](super::Error::TtlTooLarge), like etcd.
     #[default]
     Refuse,
-    /// The maximum is granted.
+    /// It grants the maximum.
     Clamp,
 }
 
 /// Growing pauses between the tries of one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// The pause after the first failure; it doubles with each further one.
+    /// The pause after the first failure. Each further failure doubles it.
     pub first: Duration,
     /// The longest pause.
     pub longest: Duration,
@@ -76,15 +75,15 @@ impl Backoff {
     }
 }
 
-/// Grants longer TTLs while more renewals come than wanted, so that holders who renew after a share of the
-/// granted TTL come less often.
+/// Longer TTLs while renewals exceed a rate. Holders that renew after a share of the granted TTL then renew less
+/// often.
 ///
-/// The TTL grows in proportion: twice the renewals, twice the TTL. What was granted is in the answer.
+/// The TTL grows in proportion: twice the renewals, twice the TTL. [`Granted`](super::Granted) contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
-    /// How many renewals per second are no load yet.
+    /// The rate of renewals up to which TTLs stay as they are.
     pub renewals_per_second: u32,
-    /// The most that a TTL is multiplied by.
+    /// The largest factor.
     pub at_most: u32,
 }
 

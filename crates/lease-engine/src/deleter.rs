@@ -1,21 +1,23 @@
-//! What deletes the items of leases that are over.
+//! Deletion of the items of ended leases.
 
 use std::{collections::HashSet, convert::Infallible, hash::Hash};
 
-/// Deletes items. A deletion may be asked for again, after a failure elsewhere: an item that is gone already
-/// is deleted.
+/// Deletes items.
+///
+/// [`SharedLessor`](super::SharedLessor) repeats deletions after a failure elsewhere. So deleting an item that is
+/// already gone must succeed.
 pub trait ItemDeleter<K>: Send {
-    /// Why it couldn't.
+    /// Why a deletion failed.
     type Error: std::error::Error + Send + Sync + 'static;
 
     /// Deletes one item.
     ///
     /// # Errors
-    /// If the item isn't gone for sure: the lease's end has failed then, and is tried again.
+    /// If the item may still exist. The lease's end then counts as failed, and is tried again.
     fn delete(&mut self, item: &K) -> Result<(), Self::Error>;
 }
 
-/// Items in memory: whatever is in the set exists until it's deleted.
+/// Items in memory: a set, from which deletion removes them.
 #[derive(Clone, Debug)]
 pub struct MemoryItems<K>(pub HashSet<K>);
 

@@ -4,92 +4,90 @@ use std::{hash::Hash, time::Duration};
 
 use super::{
     AboveMax, Config, Error, LeaseTime, Record, Ttl,
-    index::Found,
     items::Item,
     load::Load,
     slots::{Phase, Slot, Slots},
-    table::Table,
+    table::{Found, Table},
     wheel::{NEVER, Wheel},
 };
 
-/// Where lease time zero lies inside, so that [`LeaseEngine::promote`] can push the clock back: 34 years in
-/// milliseconds.
+/// Lease time zero on the inner clock, which [`LeaseEngine::promote`] sets back: 34 years in milliseconds.
 const ZERO: u64 = 1 << 40;
 
-/// Leases in memory. See the [module](super) for how it works and what it costs.
+/// Leases in memory. The [crate's page](crate) describes how it works, and what operations cost.
 ///
-/// `I` is what leases are known by, `K` what can be attached to them; without attachments leave it out.
+/// `I` is the type of ids, `K` that of items. Leave `K` out if nothing is attached.
 #[derive(Clone, Debug)]
 pub struct LeaseEngine<I, K = ()> {
     pub(super) config: Config,
     pub(super) leases: Slots<I>,
     pub(super) items: Table<K, Item>,
-    /// Leases by their deadlines, except those whose end has begun, under this reign:
+    /// Leases by their deadlines, except those whose ends have begun under this reign.
     pub(super) wheel: Wheel,
-    /// these are here, set aside until they're answered, or filed under the time of the next try.
+    /// Leases whose ends have begun: set aside until the caller reports, or filed under the time of the next try.
     pub(super) ends: Wheel,
     pub(super) primary: bool,
-    /// Counts demotions: an end that was begun before one has no effect any more.
+    /// Counts demotions. An end that began before the last one has no effect.
     pub(super) reign: u16,
     pub(super) ending: usize,
     suspended: usize,
-    /// How far `promote` has moved all deadlines, in milliseconds.
+    /// By how much `promote` has moved all deadlines, in milliseconds.
     shift: u64,
     load: Load,
 }
 
-/// What was granted.
+/// The result of a grant or renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// The TTL that counts: at least the minimum, and longer than asked for under heavy load.
+    /// The TTL in force: at least the minimum, and longer than requested under heavy load.
     pub ttl: Ttl,
-    /// When the lease ends unless it is renewed; `None` while it is suspended and has no cap.
+    /// When the lease ends unless it is renewed. `None` while it is suspended without a cap.
     pub deadline: Option<LeaseTime>,
 }
 
-/// A lease, as it stood when it was looked at.
+/// The state of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lease<I> {
-    /// What it's known by.
+    /// Its id.
     pub id: I,
-    /// The TTL that a renewal grants, unless the load makes it longer.
+    /// The TTL that a renewal grants, unless load stretches it.
     pub ttl: Ttl,
-    /// When it ends unless it's renewed; `None` while it is suspended and has no cap.
+    /// When it ends unless it is renewed. `None` while it is suspended without a cap.
     pub deadline: Option<LeaseTime>,
-    /// When it ends however often it's renewed.
+    /// The cap: when it ends, however often it is renewed.
     pub end_by: Option<LeaseTime>,
-    /// What it does.
+    /// Whether it runs, is suspended, or is ending.
     pub state: State,
-    /// How often its end has been offered: more than once means that it failed.
+    /// How often its end was offered. More than once means that it failed.
     pub tries: u8,
 }
 
-/// What a lease does.
+/// The phase of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// It runs towards its deadline.
+    /// Its time runs.
     Active,
     /// Its time stands still.
     Suspended,
-    /// Its end has begun, and waits for an answer or for the next try.
+    /// Its end has begun, and isn't committed yet.
     Ending,
 }
 
-/// How many there are.
+/// Numbers of leases and items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Leases that are not forgotten yet.
+    /// All leases.
     pub leases: usize,
-    /// Those of them whose time stands still.
+    /// Suspended leases.
     pub suspended: usize,
-    /// Those of them whose end has begun.
+    /// Leases whose ends have begun.
     pub ending: usize,
     /// Attached items.
     pub items: usize,
 }
 
 impl<I, K> LeaseEngine<I, K> {
-    /// A lessor without leases. It's a follower until it's promoted.
+    /// An engine without leases, as a follower.
     pub fn new(config: Config) -> Self {
         Self {
             config,
@@ -106,20 +104,20 @@ impl<I, K> LeaseEngine<I, K> {
         }
     }
 
-    /// Whether this lessor ends leases.
+    /// Whether this engine is primary, and so ends leases.
     pub fn is_primary(&self) -> bool {
         self.primary
     }
 
-    /// Becomes primary: leases that are over are offered from now on. All deadlines and caps, of every lease,
-    /// move by `extend`; with zero they stay where they are. O(1).
+    /// Becomes primary, and so offers leases whose deadlines have passed. All deadlines and caps move by `extend`,
+    /// which may be zero. O(1).
     pub fn promote(&mut self, extend: Duration) {
         self.primary = true;
         self.shift = self.shift.saturating_add(Ttl::from(extend).as_millis()).min(ZERO);
     }
 
-    /// Becomes a follower: nothing is offered, deadlines are kept. Ends under way are no longer ours: their
-    /// leases count as alive, and if nobody else ends them, the next promotion offers them again. O(1).
+    /// Becomes a follower, which offers no leases and keeps all deadlines. Takes back the ends under way: their
+    /// leases count as alive. If no other primary ends them, the next promotion offers them again. O(1).
     pub fn demote(&mut self) {
         if self.primary {
             self.primary = false;
@@ -127,7 +125,7 @@ impl<I, K> LeaseEngine<I, K> {
             self.ends.pour_into(&mut self.leases, &mut self.wheel);
             self.reign = self.reign.wrapping_add(1);
             if self.reign == 0 {
-                // Numbers of reigns are used again: no lease may carry an old one.
+                // The numbers of reigns start again, so no lease may keep an old one.
                 self.leases.iter_mut().for_each(|slot| {
                     if slot.phase != Phase::Gone {
                         slot.live();
@@ -137,7 +135,7 @@ impl<I, K> LeaseEngine<I, K> {
         }
     }
 
-    /// How many leases and items there are. O(1).
+    /// The numbers of leases and items. O(1).
     pub fn counts(&self) -> Counts {
         Counts {
             leases: self.leases.len(),
@@ -147,18 +145,18 @@ impl<I, K> LeaseEngine<I, K> {
         }
     }
 
-    /// How many slots were ever in use at the same time.
-    #[cfg(all(test, feature = "shared"))]
+    /// The most slots that were in use at the same time.
+    #[cfg(test)]
     pub(super) fn slots_ever_used(&self) -> usize {
         self.leases.ever_used()
     }
 
-    /// Lease time as the deadlines count it, rounded down: no end is due before.
+    /// Lease time on the clock of the deadlines, rounded down. Whether a lease has ended is compared with it.
     pub(super) fn down(&self, time: LeaseTime) -> u64 {
         (ZERO + time.millis_down()) - self.shift
     }
 
-    /// Lease time as the deadlines count it, rounded up: a TTL counts from here.
+    /// Lease time on the clock of the deadlines, rounded up. A TTL counts from it.
     pub(super) fn up(&self, time: LeaseTime) -> u64 {
         (ZERO + time.millis_up()) - self.shift
     }
@@ -172,10 +170,10 @@ impl<I, K> LeaseEngine<I, K> {
 impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
     /// Grants a lease. O(1).
     ///
-    /// Works in every role: a follower learns of a grant after the fact.
+    /// Works in every role, since followers apply grants of the primary.
     ///
     /// # Errors
-    /// [`Error::LeaseExists`], [`Error::TtlTooLarge`] (unless the configuration clamps), [`Error::Full`].
+    /// [`Error::LeaseExists`], [`Error::TtlTooLarge`] unless the configuration clamps, [`Error::Full`].
     pub fn grant(&mut self, id: I, ttl: Ttl, now: LeaseTime) -> Result<Granted, Error> {
         let ttl = self.permitted(ttl)?;
         let granted = self.stretched(ttl);
@@ -184,11 +182,10 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         Ok(Granted { ttl: granted, deadline: self.outside(deadline) })
     }
 
-    /// Takes a lease over from before a restart: it's renewed under `ttl`, but until then only `remaining` of
-    /// it is left. O(1).
+    /// Restores a lease after a restart, with `remaining` until its deadline. Renewals grant `ttl`. O(1).
     ///
     /// # Errors
-    /// [`Error::LeaseExists`], [`Error::Full`]. A TTL outside today's bounds is brought within them.
+    /// [`Error::LeaseExists`], [`Error::Full`]. A TTL outside of the configured bounds is clamped.
     pub fn restore(
         &mut self,
         id: I,
@@ -210,21 +207,20 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         };
         let now = self.down(now);
         self.wheel.settle(now);
-        // The slot of a lease that is over may be filed still, and early enough.
+        // The slot of an ended lease may still be filed, early enough.
         if deadline < self.leases.get(n).node.at {
             self.wheel.file(&mut self.leases, n, deadline);
         }
         Ok(())
     }
 
-    /// Renews a lease: its deadline is a TTL from now, or where it is if that's later. What remains of a
-    /// suspended one is the full TTL again. O(1), one look-up: the queue isn't touched.
+    /// Renews a lease: its deadline moves to a TTL from now, but never to an earlier time. A suspended lease has its
+    /// full TTL again. O(1): one look-up, and no change in the queue.
     ///
-    /// A lease whose deadline has passed can be renewed until its end has begun, that is, until
-    /// [`poll`](LeaseEngine::poll) has offered it.
+    /// A lease whose deadline has passed can be renewed until [`poll`](LeaseEngine::poll) begins its end.
     ///
     /// # Errors
-    /// [`Error::LeaseNotFound`], [`Error::LeaseExpired`]; [`Error::NotPrimary`] where followers don't renew.
+    /// [`Error::LeaseNotFound`], [`Error::LeaseExpired`]; [`Error::NotPrimary`] if followers don't renew.
     #[inline]
     pub fn renew(&mut self, id: I, now: LeaseTime) -> Result<Granted, Error> {
         if !(self.primary || self.config.followers_renew) {
@@ -236,7 +232,7 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         if slot.phase != Phase::Active || self.config.stretch.is_some() {
             return self.renew_any(n, now);
         }
-        // The clock may have stepped back: that takes nothing away.
+        // A clock that stepped back shortens no lease.
         slot.deadline = slot.deadline.max(now_up.saturating_add(slot.ttl));
         let (ttl, due) = (Ttl::from_millis(slot.ttl), slot.due());
         Ok(Granted { ttl, deadline: self.outside(due) })
@@ -250,10 +246,10 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         Ok(self.extend(n, None, now))
     }
 
-    /// Renews a lease under another TTL; the deadline may come nearer. O(1).
+    /// Renews a lease under another TTL. The deadline may move to an earlier time. O(1).
     ///
     /// # Errors
-    /// As [`renew`](Self::renew), and [`Error::TtlTooLarge`].
+    /// Those of [`renew`](Self::renew), and [`Error::TtlTooLarge`].
     pub fn renew_with(&mut self, id: I, ttl: Ttl, now: LeaseTime) -> Result<Granted, Error> {
         if !(self.primary || self.config.followers_renew) {
             return Err(Error::NotPrimary);
@@ -263,8 +259,7 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         Ok(self.extend(n, Some(ttl), now))
     }
 
-    /// A renewal won against an end that had begun: the lease lives on, under `ttl`, from now. Also a plain
-    /// renewal if no end has begun. O(1).
+    /// A renewal won against an end that had begun: renews the lease under `ttl`. O(1).
     ///
     /// # Errors
     /// [`Error::LeaseNotFound`], [`Error::TtlTooLarge`].
@@ -274,8 +269,8 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         Ok(self.extend(n, Some(ttl), now))
     }
 
-    /// The lease's end doesn't come about: it lives on, with the deadline, the cap and the standstill that it has. Nothing
-    /// changes if its end hasn't begun. O(1).
+    /// The lease's end was cancelled: it lives on with its deadline, its cap and its suspension. Changes nothing if no
+    /// end has begun. O(1).
     ///
     /// # Errors
     /// [`Error::LeaseNotFound`].
@@ -289,7 +284,8 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         Ok(())
     }
 
-    /// Sets when the lease ends however often it's renewed, suspended or not; `None` lifts the cap. O(1).
+    /// Sets the cap: when the lease ends, however often it is renewed, and even if it is suspended. `None` removes it.
+    /// O(1).
     ///
     /// # Errors
     /// [`Error::LeaseNotFound`], [`Error::LeaseExpired`].
@@ -300,7 +296,7 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         Ok(())
     }
 
-    /// Sets how long the lease lives from now on unless it's renewed, of a suspended one, what remains. The cap stays. O(1).
+    /// Sets how long the lease lives unless it is renewed, or how much a suspended lease has left. The cap stays. O(1).
     ///
     /// # Errors
     /// [`Error::LeaseNotFound`], [`Error::LeaseExpired`].
@@ -313,8 +309,7 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         Ok(())
     }
 
-    /// Lets the lease's time stand still, and answers how much of it remains. Nothing changes if it stands
-    /// still already. O(1).
+    /// Stops the lease's time, and returns how much remains. Changes nothing if the lease is suspended already. O(1).
     ///
     /// # Errors
     /// [`Error::LeaseNotFound`], [`Error::LeaseExpired`].
@@ -335,7 +330,7 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         Ok(Duration::from_millis(remaining))
     }
 
-    /// Lets the lease's time run on from what remained. Nothing changes if it runs already. O(1).
+    /// Lets the lease's time run on from what remained. Changes nothing if it runs already. O(1).
     ///
     /// # Errors
     /// [`Error::LeaseNotFound`], [`Error::LeaseExpired`].
@@ -356,19 +351,19 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         Ok(Granted { ttl: Ttl::from_millis(granted.0), deadline: self.outside(granted.1) })
     }
 
-    /// The lease, if there is one with this id. O(1).
+    /// The lease with this id. O(1).
     pub fn lookup(&self, id: I) -> Option<Lease<I>> {
         Some(self.view(self.leases.get(self.leases.find(id)?)))
     }
 
-    /// When the lease ends unless something happens; `None` if there is none, or if it's suspended and has no
+    /// When the lease ends unless it is renewed. `None` if there is no such lease, or if it is suspended without a
     /// cap. O(1).
     pub fn deadline(&self, id: I) -> Option<LeaseTime> {
         self.lookup(id)?.deadline
     }
 
-    /// How long the lease lives unless something happens, never negative; of a suspended one, what remained.
-    /// `None` if there is none. O(1).
+    /// How long the lease lives unless it is renewed, or how much a suspended lease has left. Never negative. `None`
+    /// if there is no such lease. O(1).
     pub fn remaining(&self, id: I, now: LeaseTime) -> Option<Duration> {
         let slot = self.leases.get(self.leases.find(id)?);
         let now = self.down(now);
@@ -377,7 +372,7 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         Some(Duration::from_millis(left.min(until_cap)))
     }
 
-    /// What has to outlive this process, of a lease. O(1).
+    /// The persistent form of a lease. O(1).
     pub fn record(&self, id: I, now: LeaseTime) -> Option<Record<I>> {
         let slot = self.leases.get(self.leases.find(id)?);
         let now = self.down(now);
@@ -400,7 +395,7 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         self.leases.iter().map(|slot| self.view(slot))
     }
 
-    /// All leases, those that end first first, those without a deadline last. O(n log n).
+    /// All leases by their deadlines, those without a deadline last. O(n log n).
     pub fn leases_by_deadline(&self) -> Vec<Lease<I>> {
         let mut leases: Vec<_> = self.leases().collect();
         leases.sort_unstable_by_key(|lease| lease.deadline.unwrap_or(LeaseTime::NEVER));
@@ -423,7 +418,7 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         }
     }
 
-    /// The number of this lease, if its end has not begun.
+    /// The number of a lease whose end hasn't begun.
     pub(super) fn alive(&self, id: I) -> Result<u32, Error> {
         let n = self.leases.find(id).ok_or(Error::LeaseNotFound)?;
         if self.leases.get(n).has_begun(self.reign) { Err(Error::LeaseExpired) } else { Ok(n) }
@@ -449,8 +444,7 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         };
         let after = slot.due();
         let begun = slot.has_begun(self.reign);
-        // A node that is filed too early is filed anew when its time comes: nothing to do for a plain
-        // renewal.
+        // A node that is filed too early is moved when its time comes, so a plain renewal leaves it.
         slot.live();
         if begun || after < before {
             if begun {
@@ -462,7 +456,7 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         Granted { ttl: granted, deadline: self.outside(after) }
     }
 
-    /// Changes a living lease and files it anew.
+    /// Changes a lease and files it again.
     fn change(&mut self, n: u32, change: impl FnOnce(&mut Slot<I>)) {
         let slot = self.leases.get_mut(n);
         slot.live();
@@ -492,13 +486,13 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
 }
 
 impl<I: Copy + Eq + Hash, K: Eq + Hash> LeaseEngine<I, K> {
-    /// Revokes a lease, whatever it does, and answers what was attached to it. O(1), and O(1) for each item.
+    /// Revokes a lease in any state, and returns its items. O(1), and O(1) for each item.
     ///
-    /// The lease is forgotten at once. Where its end takes time and may fail, see
+    /// The engine forgets the lease at once. If its end takes time and may fail, use
     /// [`begin_revoke`](Self::begin_revoke).
     ///
     /// # Errors
-    /// [`Error::LeaseNotFound`], also the second time.
+    /// [`Error::LeaseNotFound`], also if it is revoked twice.
     pub fn revoke(&mut self, id: I) -> Result<Vec<K>, Error> {
         let n = self.leases.remove(id).ok_or(Error::LeaseNotFound)?;
         let slot = self.leases.get_mut(n);

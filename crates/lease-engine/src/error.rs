@@ -1,31 +1,31 @@
-//! Why the lessor refuses.
+//! Errors.
 
 use super::Ttl;
 
-/// Why the lessor refuses what was asked.
+/// Why the engine refuses an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Another lessor is primary: ask that one.
-    #[error("not the primary lessor: ask the primary")]
+    /// This engine is a follower.
+    #[error("not the primary: ask the primary")]
     NotPrimary,
-    /// No lease has this id: it was never granted, or is over and forgotten.
+    /// No lease has this id: it was never granted, or it has ended.
     #[error("lease not found: grant a new one")]
     LeaseNotFound,
-    /// A lease with this id lives: renew it, or grant under another id.
+    /// A lease with this id exists.
     #[error("lease already exists: renew it, or grant under another id")]
     LeaseExists,
-    /// The lease's end has begun: nothing renews it any more, nothing can be attached.
+    /// The lease's end has begun: it can't be renewed, and nothing can be attached to it.
     #[error("lease has ended: grant a new one")]
     LeaseExpired,
     /// The TTL is above the maximum.
     #[error("ttl is too large: {asked} asked for, at most {max} granted")]
     TtlTooLarge {
-        /// What was asked for.
+        /// The TTL in the request.
         asked: Ttl,
-        /// The most that is granted.
+        /// The longest TTL.
         max: Ttl,
     },
-    /// There are about four billion leases, or items, already.
+    /// There are about four billion leases or items.
     #[error("too many leases or items: revoke some first")]
     Full,
 }

@@ -1,4 +1,4 @@
-//! The ends of leases: offered and answered.
+//! Ends of leases: due, offered, committed.
 
 use std::hash::Hash;
 
@@ -9,12 +9,12 @@ const MOVES: usize = 8192;
 
 impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
     /// Begins the ends of at most `limit` leases whose deadlines have passed, in the order of their
-    /// deadlines. Nothing on a follower. O(1) for each.
+    /// deadlines. A follower begins none. O(1) for each.
     ///
-    /// From now on these leases are ending: they can't be renewed, nothing can be attached to them. The
-    /// caller tries to commit each end, and answers with [`ended`](Self::ended),
-    /// [`reinstate`](Self::reinstate) or [`failed`](Self::failed). Fewer than `limit` doesn't mean that no
-    /// more are due: [`next_wakeup`](Self::next_wakeup) tells when to poll again.
+    /// From then on these leases can't be renewed, and nothing can be attached to them. The caller commits each
+    /// end, and reports the result by [`ended`](Self::ended), [`reinstate`](Self::reinstate),
+    /// [`take_back`](Self::take_back) or [`failed`](Self::failed). More leases may be due even if fewer than
+    /// `limit` are returned: poll again at [`next_wakeup`](Self::next_wakeup).
     pub fn poll(&mut self, now: LeaseTime, limit: usize) -> Vec<I> {
         let mut expired = Vec::new();
         if !self.primary {
@@ -44,13 +44,11 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         expired
     }
 
-    /// When to poll next: no lease ends before. `None` on a follower, and when there is nothing to wait for.
-    /// O(1).
+    /// When to poll next. `None` on a follower, and when there is nothing to wait for. O(1).
     ///
-    /// Never later than the next end, but it may be earlier: a lease's node comes down the levels of the
-    /// wheel step by step, and may belong to one that has been renewed or revoked. The poll then finds
-    /// nothing, and the next answer is later. Such wake-ups are at least 64 ms apart, but for leases that
-    /// were renewed or revoked in their last 64 ms.
+    /// No lease ends earlier. The first may end later, and the poll then returns nothing: nodes come down the
+    /// levels of the wheel step by step, and may belong to leases that were renewed or revoked. Such wake-ups are
+    /// at least 64 ms apart, except for leases that were renewed or revoked in their last 64 ms.
     pub fn next_wakeup(&self) -> Option<LeaseTime> {
         if !self.primary {
             return None;
@@ -64,13 +62,13 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         [due, self.next_give_up()].into_iter().flatten().min()
     }
 
-    /// No lease ends before this, in any role: when to ask [`overdue`](Self::overdue) again. O(1).
+    /// No lease is [`overdue`](Self::overdue) before this time, in any role. O(1).
     pub fn next_due(&self) -> Option<LeaseTime> {
         self.wheel.next().and_then(|due| self.outside(due))
     }
 
-    /// The lease whose deadline has passed for longest, and that deadline. Begins nothing: for followers who
-    /// watch over a primary.
+    /// The lease with the earliest deadline, if that has passed. Begins no end: for followers that supervise a
+    /// primary.
     pub fn overdue(&mut self, now: LeaseTime) -> Option<(I, LeaseTime)> {
         let now = self.down(now);
         let n = self.first_due(now, &mut { usize::MAX })?;
@@ -78,8 +76,8 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         Some((slot.id, self.outside(slot.due())?))
     }
 
-    /// Begins the end of a lease before its time, as if [`poll`](Self::poll) had offered it: the caller
-    /// commits the end, and answers. True if that began now, false if the end had begun before. O(1).
+    /// Begins the end of a lease before its deadline. The caller commits it and reports the result, as after
+    /// [`poll`](Self::poll). Returns false if the end had begun before. O(1).
     ///
     /// # Errors
     /// [`Error::NotPrimary`], [`Error::LeaseNotFound`].
@@ -104,8 +102,8 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         self.ending += 1;
     }
 
-    /// Whose turn it is to end by now, and whether that has begun: the end of the earliest deadline, or one
-    /// that is to be tried again.
+    /// The next lease to end by now, and whether its end had begun before: the one with the earliest deadline, or
+    /// one whose end is tried again.
     fn next_end(&mut self, now: u64, moves: &mut usize) -> Option<(u32, bool)> {
         let fresh = self.first_due(now, moves).map(|n| (self.leases.get(n).due(), n, false));
         let again = self.ends.first_due(&mut self.leases, now, moves, |_, _, filed| filed);
@@ -119,8 +117,8 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
 }
 
 impl<I: Copy + Eq + Hash, K: Eq + Hash> LeaseEngine<I, K> {
-    /// The end of a lease is committed: it is forgotten, and what was attached to it is the caller's. Works
-    /// in every role: a follower learns of an end after the fact. O(1), and O(1) for each item.
+    /// The end of a lease is committed. Forgets the lease, and returns its items. Works in every role, since
+    /// followers apply ends that the primary has committed. O(1), and O(1) for each item.
     ///
     /// # Errors
     /// [`Error::LeaseNotFound`].

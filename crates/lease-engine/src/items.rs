@@ -1,11 +1,11 @@
-//! What is attached to leases. An item has one owner.
+//! Items that are attached to leases. An item has one owner.
 
 use std::{hash::Hash, iter, mem};
 
 use super::{
     Error,
     engine::LeaseEngine,
-    index::{Found, NONE},
+    table::{Found, NONE},
 };
 
 /// An item's owner, and its neighbours in the list of that lease's items.
@@ -17,15 +17,14 @@ pub(super) struct Item {
 }
 
 impl<I: Copy + Eq + Hash, K: Eq + Hash> LeaseEngine<I, K> {
-    /// Attaches an item to a lease. One that was attached to another moves; the answer is whose it was. O(1).
+    /// Attaches an item to a lease, and returns the lease that it was attached to before. O(1).
     ///
     /// # Errors
-    /// [`Error::LeaseNotFound`], [`Error::LeaseExpired`], [`Error::Full`]; nothing has changed then.
+    /// [`Error::LeaseNotFound`], [`Error::LeaseExpired`], [`Error::Full`]. They change nothing.
     pub fn attach(&mut self, id: I, item: K) -> Result<Option<I>, Error> {
-        let sought = self.items.seek(&item);
         let lease = self.alive(id)?;
         let fresh = Item { lease, prev: NONE, next: NONE };
-        let (at, former) = match self.items.insert_sought(sought, item, fresh) {
+        let (at, former) = match self.items.insert(item, fresh) {
             Found::New(at) => (at, None),
             Found::Old(at) => (at, self.unlink_item(at)),
             Found::Full => return Err(Error::Full),
@@ -34,7 +33,7 @@ impl<I: Copy + Eq + Hash, K: Eq + Hash> LeaseEngine<I, K> {
         Ok(former.map(|former| self.leases.get(former).id))
     }
 
-    /// Detaches an item from a lease; false if it wasn't attached to this one, and then nothing has changed.
+    /// Detaches an item from a lease. Returns false, and changes nothing, if the item isn't attached to this lease.
     /// O(1).
     ///
     /// # Errors
@@ -56,7 +55,7 @@ impl<I: Copy + Eq + Hash, K: Eq + Hash> LeaseEngine<I, K> {
         Some(self.leases.get(item.lease).id)
     }
 
-    /// What is attached to a lease, latest first; nothing if there is no such lease.
+    /// The items of a lease, latest first; none if there is no such lease.
     pub fn items(&self, id: I) -> impl Iterator<Item = &K> {
         let mut at = self.leases.find(id).map_or(NONE, |n| self.leases.get(n).items);
         iter::from_fn(move || {
@@ -66,7 +65,7 @@ impl<I: Copy + Eq + Hash, K: Eq + Hash> LeaseEngine<I, K> {
         })
     }
 
-    /// Forgets the items of a lease that is over.
+    /// Removes the items of a lease that has ended.
     pub(super) fn take_items(&mut self, mut at: u32) -> Vec<K> {
         let mut taken = Vec::new();
         while let Some((key, item)) = self.items.remove(at) {
@@ -86,7 +85,7 @@ impl<I: Copy + Eq + Hash, K: Eq + Hash> LeaseEngine<I, K> {
         }
     }
 
-    /// Takes an item out of its lease's list, and answers which lease that was.
+    /// Removes an item from its lease's list, and returns that lease.
     fn unlink_item(&mut self, at: u32) -> Option<u32> {
         let (_, &Item { lease, prev, next }) = self.items.get(at)?;
         if let Some(item) = self.items.get_mut(prev) {

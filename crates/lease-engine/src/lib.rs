@@ -1,13 +1,13 @@
-//! Leases in memory: etcd's lessor completed, free of Kubernetes and of I/O.
+//! Leases in memory: etcd's lessor completed, free of I/O.
 //!
-//! A [`LeaseEngine`] *grants* leases for a TTL, *renews* them, and says which have *expired*; items *attach* to
-//! leases and go with them. It decides, and does nothing: every call takes `now`, a [`LeaseTime`], and what
-//! follows from it is in the answer. A lessor is a follower until it's *promoted*; both roles keep the same
+//! A [`LeaseEngine`] *grants* leases for a TTL, *renews* them, and returns those that have *expired*. Items
+//! *attach* to leases and end with them. The engine decides and does nothing else: every call takes the time, a
+//! [`LeaseTime`], and returns what follows. It starts as a follower until it is *promoted*. Both roles hold the same
 //! deadlines, but only a primary [begins ends](LeaseEngine::poll).
 //!
 //! ```
 //! use std::time::Duration;
-//! use lease_engine::{Config, Error, LeaseTime, LeaseEngine, Ttl};
+//! use lease_engine::{Config, Error, LeaseEngine, LeaseTime, Ttl};
 //!
 //! let mut engine = LeaseEngine::new(Config { min_ttl: Ttl::from_secs(5), ..Config::default() });
 //! engine.promote(Duration::ZERO);
@@ -18,7 +18,7 @@
 //! engine.attach("session", "lock/a")?;
 //! engine.renew("session", start + Duration::from_secs(3))?;
 //!
-//! // Sleep until `next_wakeup`, poll, try to commit each end, and say how it went.
+//! // Sleep until `next_wakeup`, poll, commit each end, and report how that went.
 //! let deadline = start + Duration::from_secs(8);
 //! assert!(engine.next_wakeup() <= Some(deadline));
 //! assert_eq!(engine.poll(deadline, 100), ["session"]);
@@ -27,41 +27,52 @@
 //! # Ok::<(), Error>(())
 //! ```
 //!
-//! Around it: [`SharedLessor`] is the same behind a lock, with persistence ([`Store`]), a deleter of items
-//! ([`ItemDeleter`]), and a stream of what expires; [`IdGenerator`] makes the original's ids;
-//! [`clock::LeaseClock`] is the clock of lease time; [`Timers`] holds other timers; [`Rate`] limits rates.
+//! Beside the engine:
+//!
+//! | | feature | |
+//! |---|---|---|
+//! | [`clock::LeaseClock`] | | the clock of lease time, which stops during outages |
+//! | [`Timers`], [`Rate`] | | timers by key, a rate limit |
+//! | `Store`, `IdGenerator` | `store` | persistence, ids like etcd's |
+//! | `SharedLessor` | `shared` | the interface of etcd's lessor: behind a lock, persistent, with a deleter of items and a stream of expired leases |
 //!
 //! # The end of a lease
-//! [`poll`](LeaseEngine::poll) begins it, in the order of the deadlines: from then on renewals and attachments are
-//! refused. Committing it is the caller's, and may fail or lose against a renewal. So each end gets an
-//! answer: [`ended`](LeaseEngine::ended), the lease is forgotten; [`reinstate`](LeaseEngine::reinstate), it lives on,
-//! renewed, or [`take_back`](LeaseEngine::take_back), as it was; [`failed`](LeaseEngine::failed), it's offered again
-//! after a pause that grows. None is dropped, none delays another, and [`unanswered`](LeaseEngine::unanswered) and
-//! [`Lease::tries`] show those that are stuck. A [demotion](LeaseEngine::demote) takes all of them back.
+//! [`poll`](LeaseEngine::poll) begins ends in the order of the deadlines. From then on the engine refuses to renew
+//! the lease and to attach items to it. The caller commits the end, which may fail or lose against a renewal, and
+//! reports the result:
+//!
+//! - [`ended`](LeaseEngine::ended): committed. The engine forgets the lease.
+//! - [`reinstate`](LeaseEngine::reinstate): a renewal won. The lease lives on, renewed.
+//! - [`take_back`](LeaseEngine::take_back): the lease lives on as it was.
+//! - [`failed`](LeaseEngine::failed): offered again after a pause that grows.
+//!
+//! No end is dropped, and none delays another. [`unanswered`](LeaseEngine::unanswered) and [`Lease::tries`] show
+//! ends that are stuck. A [demotion](LeaseEngine::demote) takes all of them back.
 //!
 //! # The data structure
-//! A lease is one cache line: its TTL, deadline, and its node in a wheel. A hash index of one word per place
-//! leads from ids to lines, so a renewal touches two lines of memory: it writes the deadline, and nothing
-//! else. The wheel has 11 levels of 64 slots over all 64 bits of milliseconds (a radix heap, or a timing
-//! wheel without horizon and without ticks). Its nodes may lie too early: a node whose time comes says what
-//! its deadline really is, and moves there. So renewals leave the wheel alone, a renewed lease moves once per
-//! TTL at most, and revoked ones stay where they are until their slot is granted anew.
+//! A lease takes one cache line: its TTL, its deadline, and its node in a wheel. A hash index leads from ids to these
+//! lines. A renewal writes the deadline and nothing else.
 //!
-//! What else it could have been, by `benches/run.sh queues`: a million leases, granted, renewed three
-//! times each in another order, half of them taken out before their time, and the rest when it comes.
-//! Nanoseconds per lease, on a busy machine, without the index:
+//! The wheel has 11 levels of 64 slots over all 64 bits of milliseconds: a timing wheel without horizon and without
+//! ticks, or a radix heap. A node may lie too early in it. When its time comes the engine compares the real deadline,
+//! and moves the node there if that is later. So renewals leave the wheel alone, and a renewed lease moves at most
+//! once per TTL. The node of a revoked lease stays in place until another lease takes the slot.
 //!
-//! | | file | renew | remove | take out |
+//! Alternatives, measured by `benches/run.sh queues`: a million leases, granted, renewed three times each in another
+//! order, half of them removed before their time, and the rest taken out at their deadlines. Nanoseconds per lease,
+//! on a busy machine, without the index:
+//!
+//! | | insert | renew | remove | take out |
 //! |---|---:|---:|---:|---:|
 //! | this wheel | 6 | 9 | 41 | 352 |
 //! | a timing wheel that moves a lease at each renewal | 7 | 77 | 35 | 491 |
-//! | a binary heap, as lazy as this wheel | 5 | 64 | can't | 1492 |
-//! | a heap that knows where each lease is, as etcd has it | 5 | 886 | 167 | 490 |
+//! | a binary heap, as lazy as this wheel | 5 | 64 | impossible | 1492 |
+//! | a heap with the place of each lease, like etcd's | 5 | 886 | 167 | 490 |
 //! | a B-tree of (deadline, number) | 104 | 613 | 308 | 95 |
-//! | a B-tree, as lazy as this wheel | 97 | 221 | can't | 285 |
+//! | a B-tree, as lazy as this wheel | 97 | 221 | impossible | 285 |
 //!
-//! A lease is renewed many times and ends once, so the renewal decides, and then whether a lease can be taken
-//! out before its time.
+//! A lease is renewed many times and ends once, so the renewal decides, and then whether a lease can be removed
+//! before its time.
 //!
 //! | operation | cost |
 //! |---|---|
@@ -72,8 +83,13 @@
 //! | `promote`, `demote`, `counts`, `next_wakeup` | O(1) |
 //! | `leases`, `leases_by_deadline` | O(n), O(n log n) |
 //!
-//! The index doubles when it's two thirds full: that one grant takes some milliseconds per million leases. A
-//! thousand items or leases that come and go reuse the same memory; it isn't given back.
+//! The index doubles when it is full: that one grant takes about a tenth of a second at a million leases. Leases and
+//! items that come and go reuse memory. The engine returns none to the system.
+
+// The examples of the README are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 pub mod clock;
 mod config;
@@ -84,7 +100,6 @@ mod error;
 mod expiry_queue;
 #[cfg(feature = "store")]
 mod ids;
-mod index;
 mod items;
 mod load;
 mod rate_limit;
@@ -102,11 +117,14 @@ mod time;
 #[cfg(feature = "shared")]
 mod timer;
 mod timers;
-#[cfg(not(feature = "bench"))]
 mod wheel;
+
+/// Internals, for the benchmarks alone.
 #[cfg(feature = "bench")]
 #[doc(hidden)]
-pub mod wheel;
+pub mod bench {
+    pub use crate::wheel::{Node, Nodes, Wheel};
+}
 
 pub use self::{
     config::{AboveMax, Backoff, Config, Stretch},

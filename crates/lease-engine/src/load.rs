@@ -1,8 +1,8 @@
-//! How many renewals come, and what that makes of a TTL.
+//! The rate of renewals, and the TTL that it makes.
 
 use super::{Stretch, Ttl};
 
-/// Counts renewals per second of lease time: the last full second, and the one that runs.
+/// Renewals per second of lease time: in the last full second, and in the current one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Load {
     second: u64,
@@ -21,7 +21,7 @@ impl Load {
         self.running = self.running.saturating_add(1);
     }
 
-    /// The TTL that this load makes of `ttl`: never shorter, and not above `max`.
+    /// The TTL under this load: never shorter than `ttl`, and not above `max`.
     pub(super) fn stretch(&self, ttl: Ttl, policy: &Stretch, max: Ttl) -> Ttl {
         let rate = u128::from(self.last.max(self.running));
         let bearable = u128::from(policy.renewals_per_second.max(1));
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn load_is_forgotten_after_a_quiet_second() {
+    fn load_ends_with_a_quiet_second() {
         let mut load = Load::default();
         (0..20).for_each(|_| load.count(5000));
         load.count(6000);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_stretched_above_the_maximum() {
+    fn no_ttl_is_stretched_above_the_maximum() {
         let mut load = Load::default();
         (0..50).for_each(|_| load.count(5000));
         let max = Ttl::from_millis(1200);

@@ -1,21 +1,21 @@
-//! A lease as it outlives the process.
+//! The persistent form of a lease.
 
 use std::time::Duration;
 
 use super::Ttl;
 
-/// What has to outlive the process, of one lease. Lease time starts anew with the process, so this holds
+/// The part of a lease that outlives the process. Lease time starts at zero with each process, so this contains
 /// durations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<I> {
-    /// What the lease is known by.
+    /// The lease's id.
     pub id: I,
-    /// What a renewal grants.
+    /// The TTL that a renewal grants.
     pub ttl: Ttl,
-    /// How much was left.
+    /// How much of the TTL remained.
     pub remaining: Duration,
-    /// How much was left until the lease ends however often it's renewed.
+    /// How much time remained until the cap, which no renewal moves.
     pub end_in: Option<Duration>,
-    /// Whether its time stood still.
+    /// Whether the lease was suspended.
     pub suspended: bool,
 }

@@ -5,9 +5,8 @@ use std::hash::Hash;
 use super::{LeaseTime, Ttl, engine::LeaseEngine};
 
 impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
-    /// The end of a lease failed: it's still ending, and is offered again after a pause, which grows. Answers
-    /// when; `None` if no end of this lease is under way (it has been reinstated or forgotten, or this lessor
-    /// demoted). O(1).
+    /// The end of a lease failed. The engine offers it again after a pause that grows, and returns when. Returns
+    /// `None` if no end of this lease is under way: it was reinstated or forgotten, or the engine was demoted. O(1).
     pub fn failed(&mut self, id: I, now: LeaseTime) -> Option<LeaseTime> {
         let n = self.leases.find(id)?;
         if !self.leases.get(n).has_begun(self.reign) {
@@ -17,7 +16,7 @@ impl<I: Copy + Eq + Hash, K> LeaseEngine<I, K> {
         self.outside(again)
     }
 
-    /// Ends that were offered and not answered yet, those that wait longest first, and since when.
+    /// Ends that were offered and whose result the caller hasn't reported, the oldest first, and since when.
     pub fn unanswered(&self) -> impl Iterator<Item = (I, LeaseTime)> {
         self.ends
             .aside(&self.leases)

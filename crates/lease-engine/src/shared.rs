@@ -1,4 +1,4 @@
-//! The lessor as the original offers it: shared, persistent, with a stream of what has expired.
+//! The interface of etcd's lessor: shared, persistent, with a stream of expired leases.
 
 use std::{collections::HashSet, error, future::poll_fn, hash::Hash, sync::Arc, time::Duration};
 
@@ -14,11 +14,11 @@ use super::{
     Config, Counts, Error, Granted, IdSource, ItemDeleter, Lease, LeaseEngine, LeaseTime, Store, Timer, Ttl,
 };
 
-/// A [`LeaseEngine`] behind a lock, with what it needs from outside: a [`Timer`], a [`Store`], an [`ItemDeleter`].
+/// The interface of etcd's lessor: a [`LeaseEngine`] behind a lock, with a [`Timer`], a [`Store`] and an
+/// [`ItemDeleter`].
 ///
-/// Leases persist before they are granted, and what is attached to them is deleted before they are forgotten.
-/// No lock is held while items are deleted, except the deleter's own. Clones are the same lessor. For a
-/// lessor without items, `K` is `()`.
+/// A lease is saved before its grant returns, and its items are deleted before it is forgotten. While items are
+/// deleted, only the deleter is locked. Clones are the same lessor. If nothing is attached, `K` is `()`.
 pub struct SharedLessor<I, K, S, D> {
     inner: Arc<Inner<I, K, S, D>>,
 }
@@ -32,24 +32,24 @@ struct Inner<I, K, S, D> {
 struct Guarded<I, K, S> {
     engine: LeaseEngine<I, K>,
     store: S,
-    /// Leases of which the store holds less than the full TTL: their next renewal has to be saved.
+    /// Leases that are stored with less than their full TTL. Their next renewal has to be saved.
     checkpointed: HashSet<I>,
     stopped: bool,
-    /// Those who wait for the next end, and until when.
+    /// Streams that wait for the next end, and until when.
     waiting: Vec<oneshot::Sender<()>>,
     waiting_until: LeaseTime,
 }
 
-/// Why a shared lessor refuses, or fails.
+/// Why an operation is refused, or fails.
 #[derive(Debug, thiserror::Error)]
 pub enum SharedError {
-    /// The lessor refuses.
+    /// The engine refuses it.
     #[error(transparent)]
     Refused(#[from] Error),
-    /// The store can't be relied on: nothing has changed, ask again.
+    /// The store failed, and nothing has changed.
     #[error("can't persist the lease: {0}")]
     Store(Box<dyn error::Error + Send + Sync>),
-    /// An item may still be there: the lease is still ending, and is offered again after a pause.
+    /// An item may still exist. The lease's end is offered again after a pause.
     #[error("can't delete what is attached: {0}")]
     Delete(Box<dyn error::Error + Send + Sync>),
 }
@@ -67,10 +67,10 @@ where
     S: Store<I>,
     D: ItemDeleter<K>,
 {
-    /// A follower with the leases that the store holds, each with what remained of it.
+    /// A follower with the stored leases, each with the time that remained.
     ///
     /// # Errors
-    /// [`SharedError::Store`] if it can't be read, [`SharedError::Refused`] if it holds a lease twice.
+    /// [`SharedError::Store`] if the store can't be read, [`SharedError::Refused`] if it contains a lease twice.
     pub fn recover(
         config: Config,
         timer: impl Timer + 'static,
@@ -102,7 +102,7 @@ where
         Ok(Self { inner: Arc::new(Inner { timer: Box::new(timer), guarded, deleter }) })
     }
 
-    /// Grants a lease, once it persists. See [`LeaseEngine::grant`].
+    /// Saves and grants a lease. See [`LeaseEngine::grant`].
     ///
     /// # Errors
     /// [`SharedError::Refused`], [`SharedError::Store`].
@@ -117,21 +117,20 @@ where
         })
     }
 
-    /// Grants a lease under an id from this source, and answers it.
+    /// Grants a lease under an id from this source, and returns the id.
     ///
     /// # Errors
-    /// As [`grant`](Self::grant).
+    /// Those of [`grant`](Self::grant).
     pub fn grant_new(&self, ids: &mut impl IdSource<I>, ttl: Ttl) -> Result<(I, Granted), SharedError> {
         let id = ids.next_id();
         Ok((id, self.grant(id, ttl)?))
     }
 
-    /// Renews a lease. Costs the store nothing, unless it holds less than a full TTL of this lease. See
-    /// [`LeaseEngine::renew`].
+    /// Renews a lease. Saves it only if it is stored with less than its full TTL. See [`LeaseEngine::renew`].
     ///
     /// # Errors
-    /// [`SharedError::Refused`]; [`SharedError::Store`], and then the lease may be renewed, but not for sure
-    /// across a restart.
+    /// [`SharedError::Refused`]. After [`SharedError::Store`] the lease is renewed in memory, and a restart may lose
+    /// the renewal.
     pub fn renew(&self, id: I) -> Result<Granted, SharedError> {
         self.with(|guarded, now| {
             let granted = guarded.engine.renew(id, now)?;
@@ -143,12 +142,12 @@ where
         })
     }
 
-    /// Ends a lease now: deletes what is attached to it, then forgets it. Also the way to finish an end that
+    /// Ends a lease now: deletes its items, then forgets it. It also commits an end that
     /// [`expired`](Self::expired) has offered.
     ///
     /// # Errors
-    /// [`SharedError::Refused`] on a follower, or without such a lease; [`SharedError::Delete`] and
-    /// [`SharedError::Store`]: the end is offered again.
+    /// [`SharedError::Refused`] on a follower, or if there is no such lease. After [`SharedError::Delete`] or
+    /// [`SharedError::Store`] the end is offered again.
     pub fn revoke(&self, id: I) -> Result<(), SharedError> {
         let items: Vec<K> = self.with(|guarded, now| {
             guarded.engine.begin_revoke(id, now)?;
@@ -167,11 +166,11 @@ where
         })
     }
 
-    /// All items are tried, so that one that can't be deleted doesn't keep the others.
+    /// Tries all items, so that one that can't be deleted doesn't keep the others.
     fn delete(&self, id: I, items: &[K]) -> Result<(), SharedError> {
         let mut result = Ok(());
         for item in items {
-            // Whoever attaches it elsewhere meanwhile, wins.
+            // An item that was attached to another lease meanwhile stays.
             if self.lease_of(item) == Some(id)
                 && let Err(error) = self.inner.deleter.lock().delete(item)
             {
@@ -181,10 +180,10 @@ where
         result
     }
 
-    /// The primary has ended a lease: forgets it, and deletes nothing. For followers.
+    /// Forgets a lease that the primary has ended, and deletes nothing. For followers.
     ///
     /// # Errors
-    /// [`SharedError::Refused`] without such a lease, [`SharedError::Store`].
+    /// [`SharedError::Refused`] if there is no such lease, [`SharedError::Store`].
     pub fn forget(&self, id: I) -> Result<(), SharedError> {
         self.with(|guarded, _| {
             guarded.store.remove(id).map_err(store_error)?;
@@ -194,7 +193,7 @@ where
         })
     }
 
-    /// Attaches an item; the answer is whose it was. See [`LeaseEngine::attach`].
+    /// Attaches an item, and returns the lease that it was attached to. See [`LeaseEngine::attach`].
     ///
     /// # Errors
     /// As there.
@@ -202,7 +201,7 @@ where
         self.with(|guarded, _| guarded.engine.attach(id, item))
     }
 
-    /// Detaches an item, if it's attached to this lease. See [`LeaseEngine::detach`].
+    /// Detaches an item, if it is attached to this lease. See [`LeaseEngine::detach`].
     ///
     /// # Errors
     /// As there.
@@ -230,31 +229,31 @@ where
         self.inner.guarded.lock().engine.lookup(id)
     }
 
-    /// All leases, those that end first first.
+    /// All leases, by their deadlines.
     pub fn leases(&self) -> Vec<Lease<I>> {
         self.inner.guarded.lock().engine.leases_by_deadline()
     }
 
-    /// How long a lease lives unless something happens.
+    /// How long a lease lives unless it is renewed.
     pub fn remaining(&self, id: I) -> Option<Duration> {
         self.with(|guarded, now| guarded.engine.remaining(id, now))
     }
 
-    /// How many leases and items there are, and how many ends are under way.
+    /// The numbers of leases, items, and ends under way.
     pub fn counts(&self) -> Counts {
         self.inner.guarded.lock().engine.counts()
     }
 
-    /// Ends that were offered and not answered yet, oldest first, and since when: a stuck one shows here.
+    /// Ends that were offered and whose result wasn't reported, the oldest first, and since when. Ends that are stuck
+    /// appear here.
     pub fn unanswered(&self) -> Vec<(I, LeaseTime)> {
         self.inner.guarded.lock().engine.unanswered().collect()
     }
 
-    /// Saves what remains of each lease, so that a restart doesn't give them all a full TTL again. O(n); call
-    /// it as often as that may be off.
+    /// Saves the remaining time of each lease. After a restart each lease has what remained at the last checkpoint. O(n).
     ///
     /// # Errors
-    /// [`SharedError::Store`], at the first lease that can't be saved.
+    /// [`SharedError::Store`] at the first lease that can't be saved.
     pub fn checkpoint(&self) -> Result<(), SharedError> {
         self.with(|guarded, now| {
             let ids: Vec<_> = guarded.engine.leases().map(|lease| lease.id).collect();
@@ -266,7 +265,7 @@ where
         })
     }
 
-    /// Ends every stream and channel of expired leases. Leases stay as they are.
+    /// Ends all streams and channels of expired leases. The leases stay.
     pub fn stop(&self) {
         self.with(|guarded, _| {
             guarded.stopped = true;
@@ -274,9 +273,9 @@ where
         });
     }
 
-    /// The leases that expire, one by one, in the order of their deadlines. It sleeps until the next
-    /// deadline; the end of a lease begins when the stream is asked for the next one. Finish each with
-    /// [`revoke`](Self::revoke), or give it back with [`failed`](Self::failed).
+    /// The leases that expire, in the order of their deadlines. The stream sleeps until the next deadline. A lease's
+    /// end begins when the stream is polled. Commit each by [`revoke`](Self::revoke), or report
+    /// [`failed`](Self::failed).
     pub fn expired(&self) -> impl Stream<Item = I> + use<I, K, S, D> {
         stream::unfold(self.clone(), |this| async move {
             let id = this.next_expired(1).await?.pop()?;
@@ -284,9 +283,8 @@ where
         })
     }
 
-    /// Sends the leases that expire into a bounded channel, at most `batch` at once, until
-    /// [`stop`](Self::stop) or until nobody receives. While the channel is full no end begins: fullness
-    /// delays, and loses nothing.
+    /// Sends the leases that expire into a bounded channel, at most `batch` at once, until [`stop`](Self::stop) or
+    /// until the receiver is dropped. While the channel is full no end begins, so none is lost.
     pub async fn send_expired(&self, mut channel: mpsc::Sender<Vec<I>>, batch: usize) {
         while poll_fn(|cx| channel.poll_ready(cx)).await.is_ok() {
             let Some(ids) = self.next_expired(batch.max(1)).await else { return };
@@ -296,7 +294,7 @@ where
         }
     }
 
-    /// The end of a lease has failed: it's offered again after a pause. See [`LeaseEngine::failed`].
+    /// The end of a lease has failed, and is offered again after a pause. See [`LeaseEngine::failed`].
     pub fn failed(&self, id: I) {
         self.with(|guarded, now| guarded.engine.failed(id, now));
     }
@@ -323,7 +321,7 @@ where
         }
     }
 
-    /// Does something to the lessor, and wakes those who wait if an end has come nearer.
+    /// Changes the engine, and wakes the streams if the next end is earlier.
     fn with<T>(&self, act: impl FnOnce(&mut Guarded<I, K, S>, LeaseTime) -> T) -> T {
         let mut guarded = self.inner.guarded.lock();
         let result = act(&mut guarded, self.inner.timer.now());
@@ -388,7 +386,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_nearer_deadline_wakes_who_sleeps_already() {
+    async fn an_earlier_deadline_wakes_a_sleeping_stream() {
         let (shared, timer) = primary();
         shared.grant(1, TTL).unwrap();
         let mut expired = Box::pin(shared.expired());
@@ -434,7 +432,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ends_that_nobody_receives_are_offered_again() {
+    async fn ends_without_a_receiver_are_offered_again() {
         let (shared, timer) = primary();
         shared.grant(1, TTL).unwrap();
         let (sender, receiver) = mpsc::channel(1);
@@ -462,7 +460,7 @@ mod tests {
         assert!(matches!(shared.revoke(1), Err(SharedError::Refused(Error::LeaseNotFound))));
     }
 
-    /// Refuses to delete "a" as often as told.
+    /// Fails to delete "a" this many times.
     struct Stubborn(u32, Vec<&'static str>);
 
     impl ItemDeleter<&'static str> for Stubborn {
@@ -501,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_cannot_be_kept_is_not_granted() {
+    fn a_lease_that_cannot_be_saved_is_not_granted() {
         struct Broken;
         impl Store<u64> for Broken {
             type Error = std::io::Error;

@@ -1,48 +1,49 @@
-//! Where the leases lie: in slots of one cache line each, so that whatever is done to a lease touches little
-//! memory.
+//! Memory of the leases: slots of one cache line each, so that each operation touches little memory.
 //!
-//! A slot is also the lease's node in the [wheel](super::wheel). That of a lease that is over stays filed:
-//! the next lease that is granted takes it over, and, since its deadline is hardly ever nearer than that of
-//! the one before, the wheel mostly doesn't even notice.
+//! A slot contains the lease's node in the [wheel](super::wheel). After the lease's end the node stays filed, and the
+//! next granted lease takes the slot. Its deadline is rarely earlier, so the node rarely has to move.
 
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash};
+
+use foldhash::fast::RandomState;
+use hashbrown::{HashTable, hash_table::Entry};
 
 use super::{
-    index::{Found, Index, NONE},
+    table::{Found, NONE, number},
     wheel::{NEVER, Node, Nodes},
 };
 
-/// Slots are allocated this many at once, and never move: growing copies nothing.
+/// Slots are allocated by this number, and never move, so growing copies none.
 const CHUNK: usize = 4096;
 
-/// What is kept of one lease. Times are milliseconds on the inner clock.
+/// A lease. Times are milliseconds on the inner clock.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub(super) struct Slot<I> {
     pub(super) id: I,
-    /// Without regard to `end_by`. While suspended: how much remains.
+    /// Regardless of `end_by`. While the lease is suspended: how much remains.
     pub(super) deadline: u64,
     pub(super) end_by: u64,
     pub(super) ttl: u64,
     pub(super) node: Node,
-    /// The first of its items.
+    /// Its first item.
     pub(super) items: u32,
-    /// Under which reign its end began.
+    /// The reign under which its end began.
     pub(super) reign: u16,
-    /// How often its end has been offered.
+    /// How often its end was offered.
     pub(super) tries: u8,
     pub(super) phase: Phase,
 }
 
-/// What a lease does. It's ending only under the reign in which the end began.
+/// The phase of a lease. It is ending only under the reign in which its end began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Active,
     Suspended,
     Ending,
-    /// Its cap came, or it was revoked, while it was suspended.
+    /// It reached its cap, or was revoked, while it was suspended.
     EndingSuspended,
-    /// It is over and forgotten.
+    /// It has ended.
     Gone,
 }
 
@@ -61,7 +62,7 @@ impl<I> Slot<I> {
         }
     }
 
-    /// When it ends unless something happens.
+    /// When it ends unless it is renewed.
     #[inline]
     pub(super) fn due(&self) -> u64 {
         match self.phase {
@@ -75,20 +76,20 @@ impl<I> Slot<I> {
         matches!(self.phase, Phase::Suspended | Phase::EndingSuspended)
     }
 
-    /// Whether its end has begun, under this reign.
+    /// Whether its end has begun under this reign.
     #[inline]
     pub(super) fn has_begun(&self, reign: u16) -> bool {
         matches!(self.phase, Phase::Ending | Phase::EndingSuspended) && self.reign == reign
     }
 
-    /// Its end begins.
+    /// Begins its end.
     pub(super) fn begin(&mut self, reign: u16) {
         self.reign = reign;
         self.tries = 0;
         self.phase = if self.is_suspended() { Phase::EndingSuspended } else { Phase::Ending };
     }
 
-    /// It lives, whatever has begun.
+    /// Cancels its end.
     pub(super) fn live(&mut self) {
         self.tries = 0;
         self.phase = if self.is_suspended() { Phase::Suspended } else { Phase::Active };
@@ -97,7 +98,9 @@ impl<I> Slot<I> {
 
 #[derive(Clone, Debug)]
 pub(super) struct Slots<I> {
-    index: Index,
+    /// The slots of all leases, by id.
+    index: HashTable<u32>,
+    hasher: RandomState,
     chunks: Vec<Vec<Slot<I>>>,
     len: usize,
     free: Vec<u32>,
@@ -105,7 +108,13 @@ pub(super) struct Slots<I> {
 
 impl<I> Default for Slots<I> {
     fn default() -> Self {
-        Self { index: Index::default(), chunks: Vec::new(), len: 0, free: Vec::new() }
+        Self {
+            index: HashTable::new(),
+            hasher: RandomState::default(),
+            chunks: Vec::new(),
+            len: 0,
+            free: Vec::new(),
+        }
     }
 }
 
@@ -115,14 +124,14 @@ impl<I> Slots<I> {
         self.index.len()
     }
 
-    #[cfg(all(test, feature = "shared"))]
+    #[cfg(test)]
     pub(super) fn ever_used(&self) -> usize {
         self.len
     }
 
     #[inline]
     pub(super) fn get(&self, n: u32) -> &Slot<I> {
-        &self.chunks[n as usize / CHUNK][n as usize % CHUNK]
+        slot(&self.chunks, n)
     }
 
     #[inline]
@@ -130,7 +139,7 @@ impl<I> Slots<I> {
         &mut self.chunks[n as usize / CHUNK][n as usize % CHUNK]
     }
 
-    /// All leases that are not forgotten.
+    /// All leases.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<I>> {
         self.chunks.iter().flatten().filter(|slot| slot.phase != Phase::Gone)
     }
@@ -140,43 +149,50 @@ impl<I> Slots<I> {
     }
 }
 
+#[inline]
+fn slot<I>(chunks: &[Vec<Slot<I>>], n: u32) -> &Slot<I> {
+    &chunks[n as usize / CHUNK][n as usize % CHUNK]
+}
+
 impl<I: Copy + Eq + Hash> Slots<I> {
     #[inline]
     pub(super) fn find(&self, id: I) -> Option<u32> {
-        self.index.find(&id, |n| self.get(n).id == id)
+        self.index.find(self.hasher.hash_one(id), |n| self.get(*n).id == id).copied()
     }
 
-    /// Adds a lease, in a slot that may be filed already.
-    pub(super) fn insert(&mut self, mut slot: Slot<I>) -> Found {
-        let Self { index, chunks, len, free } = self;
-        let n = free.last().map_or(*len, |n| *n as usize);
-        let found = index.find_or_add(
-            index.seek(&slot.id),
-            |n| chunks[n as usize / CHUNK][n as usize % CHUNK].id == slot.id,
-            n,
-        );
-        if found == Found::New(n as u32) {
-            if free.pop().is_some() {
-                let old = &mut chunks[n / CHUNK][n % CHUNK];
-                slot.node = old.node;
-                *old = slot;
-            } else {
-                if n.is_multiple_of(CHUNK) {
-                    chunks.push(Vec::with_capacity(CHUNK));
-                }
-                slot.node.unfile(n as u32);
-                chunks[n / CHUNK].push(slot);
-                *len += 1;
-            }
+    /// Adds a lease, in a slot that may be filed.
+    pub(super) fn insert(&mut self, mut new: Slot<I>) -> Found {
+        let Self { index, hasher, chunks, len, free } = self;
+        let hash = hasher.hash_one(new.id);
+        let is = |n: &u32| slot(chunks, *n).id == new.id;
+        let entry = match index.entry(hash, is, |n| hasher.hash_one(slot(chunks, *n).id)) {
+            Entry::Occupied(entry) => return Found::Old(*entry.get()),
+            Entry::Vacant(entry) => entry,
+        };
+        if let Some(n) = free.pop() {
+            entry.insert(n);
+            let old = &mut chunks[n as usize / CHUNK][n as usize % CHUNK];
+            new.node = old.node;
+            *old = new;
+            return Found::New(n);
         }
-        found
+        let Some(n) = number(*len) else { return Found::Full };
+        entry.insert(n);
+        if len.is_multiple_of(CHUNK) {
+            chunks.push(Vec::with_capacity(CHUNK));
+        }
+        new.node.unfile(n);
+        chunks[*len / CHUNK].push(new);
+        *len += 1;
+        Found::New(n)
     }
 
-    /// Forgets a lease, and answers which slot it had. What was in there can still be read.
+    /// Removes a lease, and returns its slot, whose contents stay readable.
     #[inline]
     pub(super) fn remove(&mut self, id: I) -> Option<u32> {
-        let Self { index, chunks, free, .. } = self;
-        let n = index.remove(&id, |n| chunks[n as usize / CHUNK][n as usize % CHUNK].id == id)?;
+        let Self { index, hasher, chunks, free, .. } = self;
+        let entry = index.find_entry(hasher.hash_one(id), |n| slot(chunks, *n).id == id).ok()?;
+        let (n, _) = entry.remove();
         free.push(n);
         Some(n)
     }
@@ -205,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_of_forgotten_leases_are_used_again() {
+    fn slots_of_ended_leases_are_used_again() {
         let mut slots = Slots::default();
         for id in 0..1000u64 {
             assert_eq!(slots.insert(Slot::new(id, 1, 1)), Found::New(0));

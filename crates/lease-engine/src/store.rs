@@ -1,34 +1,34 @@
-//! Where leases persist.
+//! Persistence of leases.
 
 use std::{collections::HashMap, convert::Infallible, hash::Hash};
 
 use super::Record;
 
-/// Where leases persist: what the lessor calls before it answers.
+/// Storage of leases, which `SharedLessor` writes before it returns.
 pub trait Store<I>: Send {
-    /// Why it couldn't.
+    /// Why an operation failed.
     type Error: std::error::Error + Send + Sync + 'static;
 
-    /// Keeps a lease; one with this id is replaced.
+    /// Saves a lease. Replaces one with the same id.
     ///
     /// # Errors
-    /// If it isn't kept for sure.
+    /// If the lease may not be saved.
     fn save(&mut self, record: &Record<I>) -> Result<(), Self::Error>;
 
-    /// Forgets a lease. One that isn't there is no error.
+    /// Removes a lease, if it is there.
     ///
     /// # Errors
-    /// If it isn't forgotten for sure.
+    /// If the lease may still be there.
     fn remove(&mut self, id: I) -> Result<(), Self::Error>;
 
-    /// All that is kept.
+    /// All saved leases.
     ///
     /// # Errors
-    /// If something is missing.
+    /// If a lease may be missing.
     fn load(&mut self) -> Result<Vec<Record<I>>, Self::Error>;
 }
 
-/// A store in memory: for tests, and for leases that needn't outlive the process.
+/// A store in memory, for tests and for leases that need not outlive the process.
 #[derive(Clone, Debug)]
 pub struct MemoryStore<I>(HashMap<I, Record<I>>);
 

@@ -10,15 +10,15 @@ const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// A point on the clock of lease time, in nanoseconds since that clock's start.
 ///
-/// Lease time is monotonic time less the outages ([`LeaseClock`](super::clock::LeaseClock)). Points of two
-/// different clocks, or of one clock before and after a restart, can't be compared. Arithmetic saturates.
+/// Lease time is monotonic time less the outages ([`LeaseClock`](super::clock::LeaseClock)). Points of different
+/// clocks, and points from before and after a restart, can't be compared. Arithmetic saturates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseTime(u64);
 
 impl LeaseTime {
     /// The start of the clock.
     pub const ZERO: Self = Self(0);
-    /// Later than every deadline that can be reached.
+    /// Later than every deadline.
     pub const NEVER: Self = Self(u64::MAX);
 
     /// The point this many nanoseconds after the clock's start.
@@ -51,12 +51,12 @@ impl LeaseTime {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// The last whole millisecond that is over at this point: what a check for an end may count.
+    /// The last whole millisecond before or at this point. Whether a lease has ended is compared with it.
     pub(super) const fn millis_down(self) -> u64 {
         self.0 / NANOS_PER_MILLI
     }
 
-    /// The first whole millisecond not before this point: from where a TTL counts.
+    /// The first whole millisecond at or after this point. A TTL counts from it.
     pub(super) const fn millis_up(self) -> u64 {
         self.0.div_ceil(NANOS_PER_MILLI)
     }
@@ -78,18 +78,18 @@ impl Sub<Duration> for LeaseTime {
     }
 }
 
-/// A time to live: whole milliseconds, never negative, never overflowing.
+/// A time to live in whole milliseconds: never negative, and without overflow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ttl(u64);
 
 impl Ttl {
     /// No time at all.
     pub const ZERO: Self = Self(0);
-    /// The longest TTL that the original grants: 9,000,000,000 s.
+    /// The longest TTL that etcd grants: 9,000,000,000 s.
     pub const MAX: Self = Self(9_000_000_000_000);
 
-    /// A TTL in seconds, as clients ask for it. Negative ones count as zero, and the minimum TTL then makes
-    /// something of them; ones that are too large to count in milliseconds stay too large.
+    /// A TTL in seconds, as in requests. Negative ones become zero, which [`Config::min_ttl`](super::Config::min_ttl)
+    /// raises. Those above the range saturate, above [`Ttl::MAX`].
     pub const fn from_secs(secs: i64) -> Self {
         if secs <= 0 { Self(0) } else { Self((secs as u64).saturating_mul(1000)) }
     }
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn negative_seconds_are_no_ttl_and_huge_ones_stay_huge() {
+    fn negative_seconds_become_zero_and_huge_ones_stay_huge() {
         assert_eq!(Ttl::from_secs(-1), Ttl::ZERO);
         assert_eq!(Ttl::from_secs(i64::MIN), Ttl::ZERO);
         assert_eq!(Ttl::from_secs(9_000_000_000), Ttl::MAX);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_started_millisecond_counts_for_the_holder() {
+    fn a_started_millisecond_counts_in_favour_of_the_holder() {
         let t = LeaseTime::from_nanos(1_000_001);
         assert_eq!((t.millis_down(), t.millis_up()), (1, 2));
     }

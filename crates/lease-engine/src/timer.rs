@@ -1,4 +1,4 @@
-//! Waiting for lease time, without a runtime of one's own.
+//! Waiting for lease time, independent of a runtime.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use parking_lot::Mutex;
 
 use super::LeaseTime;
 
-/// Tells lease time, and waits for it. With tokio: `sleep_until` is `tokio::time::sleep_until`, boxed.
+/// A clock of lease time that can be waited for. On tokio, `sleep_until` is a boxed `tokio::time::sleep_until`.
 pub trait Timer: Send + Sync {
     /// Lease time now.
     fn now(&self) -> LeaseTime;
 
-    /// Is done once lease time has come to `at`; earlier does no harm.
+    /// Completes when lease time reaches `at`. Completing earlier does no harm.
     fn sleep_until(&self, at: LeaseTime) -> BoxFuture<'static, ()>;
 }
 
-/// A clock that stands still until it's moved. Its clones are the same clock.
+/// A clock that moves only when it is set. Clones are the same clock.
 #[derive(Clone, Debug, Default)]
 pub struct ManualTimer(Arc<Mutex<Manual>>);
 
@@ -30,19 +30,19 @@ struct Manual {
 }
 
 impl ManualTimer {
-    /// Moves the clock, also backwards, and wakes those whose time has come.
+    /// Sets the clock, forwards or backwards, and wakes the sleepers that are due.
     pub fn set(&self, now: LeaseTime) {
         let mut clock = self.0.lock();
         clock.now = now;
         let due: Vec<_> = clock.sleepers.extract_if(.., |(at, _)| *at <= now).collect();
         drop(clock);
         for (_, sleeper) in due {
-            // One that has gone away needs no waking.
+            // It fails for a sleeper that was dropped.
             let _ = sleeper.send(());
         }
     }
 
-    /// The earliest time that anybody sleeps until.
+    /// The earliest time that a sleeper waits for.
     pub fn next_sleeper(&self) -> Option<LeaseTime> {
         let clock = self.0.lock();
         clock.sleepers.iter().filter(|(_, sleeper)| !sleeper.is_canceled()).map(|(at, _)| *at).min()

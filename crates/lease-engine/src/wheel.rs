@@ -4,19 +4,18 @@
 //! everything has been taken out: eleven levels of 64 slots cover 64 bits of milliseconds, and there is no
 //! horizon. When the cursor enters a slot of a higher level, the slot's nodes move to lower levels (at most
 //! ten times, usually twice); a slot of the lowest level holds one millisecond, so nodes come out exactly in
-//! order, those of one millisecond in the order in which they were filed. A word of 64 bits per level says
-//! which slots hold anything, so empty time costs nothing. (It's the radix heap of Ahuja, Mehlhorn, Orlin and
+//! order, those of one millisecond in the order in which they were filed. A word of 64 bits per level marks
+//! the occupied slots, so empty time costs nothing. (It is the radix heap of Ahuja, Mehlhorn, Orlin and
 //! Tarjan, with the digits of Varghese and Lauck's timing wheel.)
 //!
-//! Slots are rings of nodes through a head, so that a node leaves its slot without knowing which it is in,
-//! and a whole slot moves to another ring in O(1). The nodes lie in whatever they belong to ([`Nodes`]).
+//! Slots are rings of nodes through a head. So a node leaves its slot by its neighbours alone, and a whole slot moves
+//! to another ring in O(1). The nodes are part of what they order ([`Nodes`]).
 //!
-//! Nodes may be filed too early: whoever takes them out says what their time really is, and those whose time
-//! is later are filed anew, there and then. A renewal therefore doesn't touch the wheel at all, and pays
-//! later for at most one move; while a lease is renewed, its node hardly ever comes down to the lowest level.
+//! Nodes may be filed too early. When their time comes the caller supplies their real time, and nodes with a later
+//! one are filed again. So a renewal leaves the wheel alone, and costs at most one move later. The node of a lease
+//! that is renewed rarely comes down to the lowest level.
 
-#![cfg_attr(not(feature = "bench"), allow(unreachable_pub, reason = "public for the benchmark alone"))]
-#![cfg_attr(feature = "bench", allow(missing_docs, reason = "public for the benchmark alone"))]
+#![allow(missing_docs, unreachable_pub, reason = "public for the benchmarks alone")]
 
 use std::{collections::BTreeSet, iter};
 
@@ -26,7 +25,7 @@ const LEVELS: usize = 11;
 
 /// Rings are numbered from here: first the slots, level by level.
 const HEADS: u32 = 0xffff_0000;
-/// The ring of nodes that are on their way from a higher slot to lower ones.
+/// The ring of nodes that move from a higher slot to lower ones.
 const MOVING: u32 = HEADS + (LEVELS * SLOTS) as u32;
 /// The ring of nodes set aside by [`Wheel::set_aside`], oldest first.
 const ASIDE: u32 = MOVING + 1;
@@ -37,20 +36,20 @@ pub const NEVER: u64 = u64::MAX;
 /// A node's place in the wheel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Node {
-    /// The time under which it's filed, or since when it has been set aside.
+    /// The time under which it is filed, or at which it was set aside.
     pub at: u64,
     prev: u32,
     next: u32,
 }
 
 impl Node {
-    /// Makes this node `n`, which is filed nowhere.
+    /// Makes this node `n`, not filed.
     pub fn unfile(&mut self, n: u32) {
         *self = Self { at: NEVER, prev: n, next: n };
     }
 }
 
-/// Where the nodes lie, by number.
+/// Access to nodes by number.
 pub trait Nodes {
     fn node(&self, n: u32) -> &Node;
     fn node_mut(&mut self, n: u32) -> &mut Node;
@@ -71,7 +70,7 @@ pub struct Wheel {
     heads: Vec<Node>,
     occupied: [u64; LEVELS],
     cursor: u64,
-    /// Nodes filed under a time before the cursor, which only a clock that stepped back asks for.
+    /// Nodes filed under a time before the cursor, which only a clock that stepped back causes.
     early: BTreeSet<(u64, u32)>,
 }
 
@@ -81,7 +80,7 @@ impl Wheel {
         Self { heads, occupied: [0; LEVELS], cursor, early: BTreeSet::new() }
     }
 
-    /// Files node `n` under this time, wherever it was before.
+    /// Files node `n` under this time. It may be filed or set aside before.
     #[inline]
     pub fn file(&mut self, nodes: &mut impl Nodes, n: u32, at: u64) {
         self.remove(nodes, n);
@@ -93,7 +92,7 @@ impl Wheel {
         }
     }
 
-    /// Takes node `n` out, wherever it is.
+    /// Takes node `n` out, if it is filed or set aside.
     #[inline]
     pub fn remove(&mut self, nodes: &mut impl Nodes, n: u32) {
         let Node { at, prev, next } = *nodes.node(n);
@@ -109,7 +108,7 @@ impl Wheel {
         nodes.node_mut(n).unfile(n);
     }
 
-    /// Moves node `n` into the ring of those set aside: no longer filed, but not forgotten.
+    /// Moves node `n` into the ring of those set aside, which have no time.
     pub fn set_aside(&mut self, nodes: &mut impl Nodes, n: u32, since: u64) {
         self.remove(nodes, n);
         self.push(nodes, n, ASIDE, since);
@@ -126,8 +125,8 @@ impl Wheel {
         })
     }
 
-    /// Moves all nodes, those set aside too, to another wheel, which files each when it takes nodes out.
-    /// O(1): whole rings move.
+    /// Moves all nodes, also those set aside, to another wheel, which files them when it takes nodes out. O(1): whole
+    /// rings move.
     pub fn pour_into(&mut self, nodes: &mut impl Nodes, other: &mut Self) {
         for level in 0..LEVELS {
             while self.occupied[level] != 0 {
@@ -146,10 +145,9 @@ impl Wheel {
         }
     }
 
-    /// No node comes out before this time; `None` when none is filed. O(levels).
+    /// A time before which no node comes out; `None` if none is filed. O(levels).
     ///
-    /// Not later than the earliest node's time, and earlier where that node has not come down to the lowest
-    /// level yet.
+    /// Never later than the earliest node's time. Earlier if that node hasn't come down to the lowest level.
     pub fn next(&self) -> Option<u64> {
         let early = self.early.first().map(|&(at, _)| at);
         if self.first_in(MOVING).is_some() {
@@ -158,8 +156,7 @@ impl Wheel {
         early.or_else(|| self.lowest().map(|(.., start)| start))
     }
 
-    /// When nothing is filed the cursor may go anywhere: here. Keeps what is filed next close to the lowest
-    /// level.
+    /// Moves the cursor to now if nothing is filed. The next nodes are then filed close to the lowest level.
     #[inline]
     pub fn settle(&mut self, now: u64) {
         if self.occupied == [0; LEVELS] && self.early.is_empty() && self.first_in(MOVING).is_none() {
@@ -167,10 +164,10 @@ impl Wheel {
         }
     }
 
-    /// The first node whose time has come by `now`; it stays filed. `None` too when `work` is used up: each
-    /// move of a node takes one.
+    /// The first node that is due by `now`. It stays filed. Each move of a node costs one of `work`. Returns `None`
+    /// if none is due, or if `work` is used up.
     ///
-    /// `time` tells a node's real time from its number and the time under which it's filed.
+    /// `time` returns a node's real time from its number and the time under which it is filed.
     #[inline]
     pub fn first_due<N: Nodes>(
         &mut self,
@@ -216,7 +213,7 @@ impl Wheel {
         }
     }
 
-    /// The first slot that holds anything: level, slot, and the time at which it starts.
+    /// The first occupied slot: its level, its number, and the time at which it starts.
     fn lowest(&self) -> Option<(usize, usize, u64)> {
         let level = self.occupied.iter().position(|&slots| slots != 0)?;
         let slot = self.occupied[level].trailing_zeros();
@@ -239,7 +236,7 @@ impl Wheel {
         self.node(nodes, ring).prev = n;
     }
 
-    /// Empties a ring: the first and the last of its nodes, if it had any, still linked to one another.
+    /// Empties a ring, and returns its first and last node, still linked to one another.
     fn empty(&mut self, ring: u32) -> Option<(u32, u32)> {
         let head = &mut self.heads[(ring - HEADS) as usize];
         let ends = (head.next, head.prev);
@@ -257,7 +254,7 @@ impl Wheel {
         self.node(nodes, MOVING).prev = last;
     }
 
-    /// This ring is empty now.
+    /// Marks a ring as empty.
     fn vacate(&mut self, ring: u32) {
         if ring < MOVING {
             let slot = (ring - HEADS) as usize;

@@ -197,7 +197,7 @@ func main() {
 			fmt.Fprintf(os.Stderr, "etcd: %d leases, round %d of 3\n", n, i+1)
 			round(f, n, granted, shuffled, keys)
 		}
-		// It hands out at most a thousand leases per second, so one size tells all.
+		// It hands out at most a thousand leases per second, so one size suffices.
 		if n <= 10_000 {
 			fmt.Fprintf(os.Stderr, "etcd: %d leases with one deadline, some %d s\n", n, n/1000)
 			expire(f, n, granted)

@@ -1,4 +1,4 @@
-//! The faults of etcd's lessor, each with the number of its issue there: none of them happens here.
+//! Faults of etcd's lessor, with the numbers of its issues. The engine has none of them.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ fn etcd_9374_a_huge_ttl_does_not_overflow_into_the_past() {
 }
 
 #[test]
-fn a_ttl_above_the_maximum_is_cut_where_the_configuration_says_so() {
+fn a_ttl_above_the_maximum_is_clamped_if_so_configured() {
     let max_ttl = Ttl::from_secs(60);
     let config = Config { max_ttl, above_max: AboveMax::Clamp, ..Config::default() };
     let mut engine: LeaseEngine<u64> = LeaseEngine::new(config);
@@ -45,7 +45,7 @@ fn a_ttl_above_the_maximum_is_cut_where_the_configuration_says_so() {
 }
 
 #[test]
-fn a_ttl_of_nothing_or_less_becomes_the_minimum() {
+fn a_ttl_of_zero_or_less_becomes_the_minimum() {
     let config = Config { min_ttl: Ttl::from_secs(5), ..Config::default() };
     let mut engine: LeaseEngine<u64> = LeaseEngine::new(config);
     engine.promote(Duration::ZERO);
@@ -73,7 +73,7 @@ fn etcd_10686_an_end_that_failed_is_offered_until_it_succeeds() {
 }
 
 #[test]
-fn etcd_10686_an_end_that_nobody_answers_is_offered_again_where_the_configuration_says_so() {
+fn etcd_10686_an_unanswered_end_is_offered_again_if_so_configured() {
     let config = Config { answer_within: Some(Duration::from_secs(3)), ..Config::default() };
     let mut engine: LeaseEngine<u64> = LeaseEngine::new(config);
     engine.promote(Duration::ZERO);
@@ -115,7 +115,7 @@ fn etcd_9888_a_change_of_primary_resets_no_ttl() {
 }
 
 #[test]
-fn a_promotion_extends_all_deadlines_where_it_is_asked_to() {
+fn a_promotion_extends_all_deadlines_on_request() {
     let mut engine = with_leases([1]);
     engine.demote();
     engine.promote(Duration::from_secs(5));
@@ -126,7 +126,7 @@ fn a_promotion_extends_all_deadlines_where_it_is_asked_to() {
 }
 
 #[test]
-fn etcd_17132_what_is_recorded_is_right_however_often_it_is_recorded() {
+fn etcd_17132_records_are_right_however_often_they_are_taken() {
     let engine = with_leases([1]);
     for millis in (0..=10_000).step_by(500) {
         let remaining = engine.record(1, at(millis)).map(|record| record.remaining);
@@ -173,7 +173,7 @@ fn an_attachment_while_the_end_is_under_way_is_refused_and_orphans_nothing() {
 }
 
 #[test]
-fn a_detach_or_revoke_by_a_former_owner_changes_nothing() {
+fn a_detach_or_revoke_by_a_former_owner_changes_no_item() {
     let mut engine = with_leases([1, 2]);
     assert_eq!(engine.attach(1, "a"), Ok(None));
     assert_eq!(engine.attach(2, "a"), Ok(Some(1)));
@@ -184,7 +184,7 @@ fn a_detach_or_revoke_by_a_former_owner_changes_nothing() {
 }
 
 #[test]
-fn etcd_11495_nothing_grows_on_a_follower_that_sees_leases_come_and_go() {
+fn etcd_11495_a_follower_does_not_grow_as_leases_come_and_go() {
     let mut engine: LeaseEngine<u64> = LeaseEngine::new(Config::default());
     for id in 0..100_000 {
         let ttl = if id % 2 == 0 { Ttl::MAX } else { Ttl::from_secs(1) };
@@ -209,7 +209,7 @@ fn etcd_16053_revoked_leases_leave_no_item_behind() {
 }
 
 #[test]
-fn etcd_12381_what_remains_is_never_negative_or_absurd() {
+fn etcd_12381_remaining_time_is_never_negative_or_absurd() {
     let mut engine = with_leases([1]);
     assert_eq!(engine.remaining(1, at(10_001)), Some(Duration::ZERO));
     assert_eq!(engine.remaining(1, LeaseTime::NEVER), Some(Duration::ZERO));
@@ -221,7 +221,7 @@ fn etcd_12381_what_remains_is_never_negative_or_absurd() {
     assert_eq!(engine.remaining(1, at(12_000)), Some(Duration::ZERO));
 }
 
-/// Not a benchmark: only far enough from etcd's seconds that no busy machine makes it fail.
+/// No benchmark: the limit is far from etcd's seconds, so that no busy machine exceeds it.
 fn takes_less_than(limit: Duration, act: impl FnOnce()) {
     #[allow(clippy::disallowed_methods)]
     let start = Instant::now();
@@ -295,7 +295,7 @@ fn renewals_under_heavy_load_get_more_time() {
 }
 
 #[test]
-fn a_clock_that_jumps_ends_nothing_early_and_loses_nothing() {
+fn a_clock_that_jumps_ends_no_lease_early_and_loses_none() {
     let mut engine = with_leases([1]);
     assert!(engine.poll(at(9000), 9).is_empty());
     assert!(engine.grant(2, Ttl::from_millis(500), at(2000)).is_ok(), "the clock stepped back");
@@ -306,7 +306,7 @@ fn a_clock_that_jumps_ends_nothing_early_and_loses_nothing() {
 }
 
 #[test]
-fn a_renewal_under_a_clock_that_stepped_back_takes_nothing_away() {
+fn a_renewal_after_the_clock_stepped_back_shortens_no_lease() {
     let mut engine = with_leases([1]);
     assert!(engine.renew(1, at(5000)).is_ok());
     assert!(engine.renew(1, at(4000)).is_ok());
@@ -323,7 +323,7 @@ fn a_renewal_in_the_millisecond_of_the_deadline_counts_until_the_end_has_begun()
 }
 
 #[test]
-fn an_instant_before_the_deadline_nothing_ends() {
+fn an_instant_before_the_deadline_no_lease_ends() {
     let mut engine: LeaseEngine<u64> = LeaseEngine::new(Config::default());
     engine.promote(Duration::ZERO);
     let granted_at = LeaseTime::from_nanos(1);
@@ -334,7 +334,7 @@ fn an_instant_before_the_deadline_nothing_ends() {
 }
 
 #[test]
-fn a_second_revoke_finds_nothing() {
+fn a_second_revoke_finds_no_lease() {
     let mut engine = with_leases([1, 2]);
     assert_eq!(engine.revoke(1), Ok(vec![]));
     assert_eq!(engine.revoke(1), Err(Error::LeaseNotFound));
@@ -356,7 +356,7 @@ fn a_lease_granted_to_a_follower_ends_after_its_promotion() {
 }
 
 #[test]
-fn followers_refuse_renewals_where_the_configuration_says_so() {
+fn followers_refuse_renewals_if_so_configured() {
     let config = Config { followers_renew: false, ..Config::default() };
     let mut engine: LeaseEngine<u64> = LeaseEngine::new(config);
     assert!(engine.grant(1, TTL, at(0)).is_ok());
@@ -367,12 +367,12 @@ fn followers_refuse_renewals_where_the_configuration_says_so() {
 }
 
 #[test]
-fn a_demotion_gives_back_what_was_ending() {
+fn a_demotion_takes_back_ends_under_way() {
     let mut engine = with_leases([1, 2]);
     assert_eq!(engine.poll(at(10_000), 9), [1, 2]);
     engine.failed(2, at(10_000));
     engine.demote();
-    assert!(engine.renew(1, at(10_001)).is_ok(), "the next primary let it live");
+    assert!(engine.renew(1, at(10_001)).is_ok(), "the next primary renewed it");
     engine.promote(Duration::ZERO);
     assert_eq!(engine.poll(at(10_001), 9), [2]);
 }

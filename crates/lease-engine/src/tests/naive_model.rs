@@ -1,5 +1,4 @@
-//! The lessor against a naive model of it: a map that is scanned. Any sequence of operations gives the same
-//! answers.
+//! The engine beside a naive model, a map that is scanned: any sequence of operations has the same results.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -68,11 +67,11 @@ fn op() -> impl Strategy<Value = Op> {
 #[derive(Clone, Debug)]
 struct ModelLease {
     ttl: u64,
-    /// Deadline, or what remains.
+    /// The deadline, or the remaining time of a suspended lease.
     deadline: u64,
     end_by: Option<u64>,
     suspended: bool,
-    /// Since its end began: how often it was offered, and from when on it may be offered again, if it failed.
+    /// After its end began: how often it was offered, and when it is offered again if it failed.
     ending: Option<(u32, Option<u64>)>,
 }
 
@@ -118,7 +117,7 @@ impl Model {
         lease.ttl
     }
 
-    /// What may be offered now, with the time by which its turn is told.
+    /// The leases that may be offered now, with the times by which they are ordered.
     fn offers(&self) -> Vec<(u64, Id)> {
         let mut offers: Vec<_> = self
             .leases
@@ -140,7 +139,7 @@ fn lease_time(millis: u64) -> LeaseTime {
     LeaseTime::from_millis(millis)
 }
 
-/// Does one operation on both sides, and compares what they answer.
+/// Does one operation on both, and compares the results.
 fn step(engine: &mut LeaseEngine<Id, Item>, model: &mut Model, op: Op) -> Result<(), TestCaseError> {
     let millis = model.now;
     let now = lease_time(millis);
@@ -256,7 +255,7 @@ fn step(engine: &mut LeaseEngine<Id, Item>, model: &mut Model, op: Op) -> Result
             let polled = engine.poll(now, limit);
             prop_assert_eq!(polled.len(), offers.len().min(limit));
             for (id, (turn, _)) in polled.iter().zip(&offers) {
-                // Those of one millisecond may come in any order.
+                // Leases of one millisecond may come in any order.
                 prop_assert!(offers.contains(&(*turn, *id)), "{id} at {turn} instead of {offers:?}");
                 if let Some(lease) = model.leases.get_mut(id) {
                     let tries = lease.ending.map_or(0, |(tries, _)| tries);
@@ -287,7 +286,7 @@ fn step(engine: &mut LeaseEngine<Id, Item>, model: &mut Model, op: Op) -> Result
     Ok(())
 }
 
-/// Looks at everything from outside.
+/// Compares everything that is visible.
 fn compare(engine: &mut LeaseEngine<Id, Item>, model: &Model) -> Result<(), TestCaseError> {
     let now = lease_time(model.now);
     prop_assert_eq!(engine.leases().count(), model.leases.len());
@@ -317,7 +316,7 @@ fn compare(engine: &mut LeaseEngine<Id, Item>, model: &Model) -> Result<(), Test
     prop_assert_eq!(counts.ending, model.leases.values().filter(|lease| lease.ending.is_some()).count());
     prop_assert_eq!(counts.suspended, model.leases.values().filter(|lease| lease.suspended).count());
     if model.primary {
-        // Whoever sleeps until the wake-up misses no end.
+        // A caller that sleeps until the wake-up misses no end.
         match model.offers().first() {
             Some(_) => prop_assert!(engine.next_wakeup().is_some_and(|at| at <= now)),
             None => {
@@ -334,8 +333,8 @@ fn compare(engine: &mut LeaseEngine<Id, Item>, model: &Model) -> Result<(), Test
     Ok(())
 }
 
-/// What random operations found: an end that failed, to be tried again at a time that an extension had moved before
-/// others, kept the lease from being overdue in its turn after the demotion.
+/// Found by random operations: an end had failed, and an extension had moved its next try before others. After the
+/// demotion that lease was overdue out of order.
 #[test]
 fn an_end_that_failed_leaves_its_lease_overdue_in_its_turn() {
     let mut engine: LeaseEngine<Id> = LeaseEngine::new(Config { retry: RETRY, ..Config::default() });
@@ -355,7 +354,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_sequence_of_operations_gives_the_answers_of_the_model(ops in vec(op(), 1..150)) {
+    fn any_sequence_of_operations_gives_the_results_of_the_model(ops in vec(op(), 1..150)) {
         let config = Config { retry: RETRY, above_max: AboveMax::Refuse, ..Config::default() };
         let mut engine = LeaseEngine::new(config);
         let mut model = Model { now: 5_000_000, ..Model::default() };
@@ -365,10 +364,9 @@ proptest! {
         }
     }
 
-    /// A sleeper that polls only when told to: every lease ends, once, not early, and at its very
-    /// millisecond.
+    /// Polls only at wake-ups: every lease ends once, in the very millisecond of its deadline.
     #[test]
-    fn who_sleeps_until_the_next_wakeup_ends_every_lease_in_time(
+    fn polling_at_each_wakeup_ends_every_lease_in_time(
         leases in vec((0..50_000_000u64, vec(0..20_000_000u64, 0..4)), 1..50),
     ) {
         let mut engine: LeaseEngine<usize> = LeaseEngine::new(Config::default());

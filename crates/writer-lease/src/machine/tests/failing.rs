@@ -6,12 +6,13 @@ use super::*;
 fn a_leader_whose_work_keeps_failing_proves_itself_every_third_of_a_lease_duration() {
     let mut lease = leader(s(0));
     lease.try_work("bad", s(0));
-    let (mut now, mut proofs) = (s(0), 0);
+    let (mut now, mut runs, mut proofs) = (s(0), 0, 0);
     while now < s(60) {
         for action in all(&mut lease, now) {
             match action {
                 Action::Run { key, .. } => {
                     lease.done(&key, WorkResult::None, true, now, now);
+                    runs += 1;
                 }
                 Action::Prove { term } => {
                     lease.proved(term, now);
@@ -22,6 +23,8 @@ fn a_leader_whose_work_keeps_failing_proves_itself_every_third_of_a_lease_durati
         }
         now = wake(&lease, now);
     }
+    // Five retries within the first seconds, then one per lease duration.
+    assert!((15..=16).contains(&runs), "{runs} runs in a minute");
     assert!((35..=36).contains(&proofs), "{proofs} proofs in a minute");
 }
 
@@ -41,14 +44,17 @@ fn proofs_of_a_leader_whose_work_fails_hold_a_follower_back() {
 fn a_leader_whose_other_work_succeeds_needs_no_proof() {
     let mut lease = leader(s(0));
     lease.try_work("bad", s(0));
-    let mut now = s(0);
+    let (mut now, mut ran) = (s(0), 0);
     while now < s(60) {
         for key in runs(&mut lease, now) {
+            assert_eq!(key, "bad");
             lease.done(&key, WorkResult::None, true, now, now);
+            ran += 1;
         }
         now += s(1);
         lease.wrote(1, now);
     }
+    assert_eq!(ran, 15, "five retries within the first seconds, then one per lease duration");
 }
 
 #[test]
