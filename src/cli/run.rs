@@ -235,7 +235,7 @@ mod tests {
             "--pending-warning",
             "--max-ttl",
         ] {
-            let error = check(&[argument, "18446744073709551615s"]).unwrap_err().to_string();
+            let error = check(&[argument, "18446744073709551s"]).unwrap_err().to_string();
             assert!(error.starts_with(argument), "{error}");
         }
     }
