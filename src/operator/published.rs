@@ -96,10 +96,12 @@ impl Followed {
         matches!(self.condition, Some((true, ..)))
     }
 
-    /// Whether the source was seen not to keep it alive: not since it couldn't be seen.
-    pub fn was_lost(&self) -> bool {
+    /// Whether the source kept it alive when it was last seen; `None`: it never was, as far as this says.
+    pub fn was_alive(&self) -> Option<bool> {
         let unseen = |reason: &str| matches!(reason, following::NOT_ENABLED | following::UNWATCHED);
-        self.condition.as_ref().is_some_and(|(alive, reason, _)| !alive && !unseen(reason))
+        let seen = self.condition.as_ref().filter(|(_, reason, _)| !unseen(reason));
+        // A Pod is known by its uid once it was seen.
+        seen.map(|(alive, ..)| *alive).or(self.uid.map(|_| true))
     }
 
     /// Why not, or that it does, for people.

@@ -179,11 +179,26 @@ fn a_lease_that_is_told_to_run_out_after_all_is_no_longer_cut_short() {
 fn the_pod_of_a_restored_lease_is_the_one_that_its_status_names() {
     let mut follows = all();
     let follow = follow(serde_json::json!({"pod": {"name": "web"}}));
-    follows.link(uid(1), &Place::new("shop", "a"), Some(&follow), Some(uid(7)), Some(true));
+    follows.link(uid(1), &Place::new("shop", "a"), Some(&follow), Some(uid(7)), Some(Some(true)));
     see(&mut follows, &follow.source, pod(9, 8, false));
     // Since when it is lost nobody knows: the whole TTL runs from now.
     assert_eq!(settle(&mut follows, 1), Some((Time::Renew, Standing::Running)));
     assert_eq!(follows.view_of(uid(1)), Some(View::Lost(following::SOURCE_REPLACED)));
+}
+
+#[test]
+fn a_pod_of_which_no_status_says_anything_may_never_have_been_there() {
+    for (from, time) in [
+        (serde_json::json!({"pod": {"name": "web", "onLoss": "End"}}), Time::Keep),
+        (serde_json::json!({"pod": {"name": "web", "onLoss": "RunOut"}}), Time::Renew),
+        (serde_json::json!({"pod": {"name": "web", "onLoss": "End", "uid": uid(7).to_string()}}), Time::End),
+    ] {
+        let mut follows = all();
+        let follow = follow(from);
+        follows.link(uid(1), &Place::new("shop", "a"), Some(&follow), None, Some(None));
+        see(&mut follows, &follow.source, None);
+        assert_eq!(settle(&mut follows, 1), Some((time, Standing::Running)));
+    }
 }
 
 #[test]

@@ -49,10 +49,12 @@ impl View {
                     Time::Renew
                 }
                 // It never was there.
-                Some(Origin::Fresh | Origin::Restored { was_alive: false }) => Time::Keep,
+                Some(Origin::Fresh | Origin::Restored { was_alive: Some(false) }) => Time::Keep,
+                // Perhaps neither was this one.
+                Some(Origin::Restored { was_alive: None }) if past.ends_on_loss && !past.named => Time::Keep,
                 _ if past.ends_on_loss => Time::End,
                 // Since when it is lost nobody knows.
-                Some(Origin::Restored { was_alive: true }) => Time::Renew,
+                Some(Origin::Restored { .. }) => Time::Renew,
                 None if matches!(past.view, Self::Unseen(_)) => Time::Renew,
                 // Its beats count, or the whole TTL is left.
                 None => Time::Keep,
@@ -110,8 +112,9 @@ pub struct Turn {
 pub(super) enum Origin {
     /// It was granted, or told to follow this source, while this replica ran.
     Fresh,
-    /// It was granted before this replica ran, and its status says whether its source was alive.
-    Restored { was_alive: bool },
+    /// It was granted before this replica ran, and its status says whether its source was alive; `None`: it says nothing of
+    /// this source, which perhaps never was there.
+    Restored { was_alive: Option<bool> },
 }
 
 /// How it stood before.

@@ -156,7 +156,7 @@ impl Replica {
             (*named.source == *follow.source.to_string()).then_some(named)
         });
         let restored = (change.new && record.status.is_granted())
-            .then(|| followed.is_none_or(|followed| !followed.was_lost()));
+            .then(|| followed.and_then(Followed::was_alive));
         let recorded = followed.and_then(|followed| followed.uid);
         let (follows, stood) = (follow.is_some(), entry.standing);
         let linked = self.follows.link(uid, place, follow, recorded, restored);

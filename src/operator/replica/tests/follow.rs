@@ -327,6 +327,35 @@ fn a_lease_that_ends_on_loss_ends_at_once_after_one_more_look() {
     play.until(is_end);
 }
 
+/// A primary that started after this lease was granted, whose status says this of the Pod that it is to end with, and that Pod
+/// isn't there.
+fn restored(follows: Value) -> Play {
+    let mut play = Play::primary();
+    play.replica.follows = Follows::new(SourceKind::ALL, true);
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["spec"] = spec(&json!({"pod": {"name": "web", "onLoss": "End"}}));
+        lease["status"]["follows"] = follows;
+    });
+    let lookout = Lookout { kind: SourceKind::Pod, namespace: None, name: None };
+    play.observe(Observation::Source(lookout, Seen::All(Default::default())));
+    play
+}
+
+#[test]
+fn a_restart_ends_no_lease_for_a_pod_that_perhaps_never_was_there() {
+    // It followed something else when its status was written, or nothing was known yet.
+    for follows in [json!({"source": "node/worker"}), json!({"source": "pod/web", "uid": null})] {
+        let mut play = restored(follows);
+        play.pass(8_000);
+        assert!(!play.asked.iter().any(|(_, request)| is_end(request) || reads_source(request)));
+    }
+    let mut play = restored(json!({"source": "pod/web", "uid": UID}));
+    let ticket = play.until(reads_source);
+    play.answer(ticket, Answer::Gone);
+    play.until(is_end);
+}
+
 #[test]
 fn a_lease_that_follows_itself_lives_by_renewals_of_its_own() {
     let from = json!({"lease": {"name": "cart"}});
