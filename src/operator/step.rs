@@ -271,8 +271,19 @@ impl Situation<'_> {
         status.observed_generation = Some(self.record.generation);
         status.attached = Some(self.attached);
         status.set_state(state, wall);
+        // Which Pod was lost perhaps nobody has published yet.
+        self.set_follows(&mut status);
         status.clear_conditions();
         Box::new(status)
+    }
+
+    fn set_follows(&self, status: &mut Published) {
+        match self.following {
+            None => status.follow_nothing(),
+            Some(Following { source, uid, condition, .. }) => {
+                status.set_follows(source.to_string(), uid, condition, millis(self.now.wall));
+            }
+        }
     }
 
     /// The status as it ought to be now.
@@ -288,12 +299,7 @@ impl Situation<'_> {
             grant.ttl_seconds = whole_seconds(held.ttl);
             grant.time = self.granted_by.map_or(grant.time, |by| by.max(grant.time));
         }
-        match self.following {
-            None => status.follow_nothing(),
-            Some(Following { source, uid, condition, .. }) => {
-                status.set_follows(source.to_string(), uid, condition, wall);
-            }
-        }
+        self.set_follows(&mut status);
         let expiring = self.warn_before().is_some_and(|warn| held.remaining <= warn && !self.record.suspend);
         if expiring || status.expiring().is_some() {
             status.set_expiring(expiring, wall);

@@ -357,6 +357,26 @@ fn a_restart_ends_no_lease_for_a_pod_that_perhaps_never_was_there() {
 }
 
 #[test]
+fn the_end_says_which_pod_was_lost_though_nobody_has_published_it() {
+    let from = json!({"pod": {"name": "web", "onLoss": "End"}});
+    let mut play = Play::following(from);
+    let pod = play.pod(false);
+    play.see(SourceKind::Pod, pod.clone());
+    // The write of the status that names it is under way, and refused.
+    let lookout = Lookout { kind: SourceKind::Pod, namespace: None, name: None };
+    play.observe(Observation::Source(lookout, Seen::Gone(Box::new(pod))));
+    let ticket = play.until(|request| matches!(request, Request::WriteStatus { .. }));
+    play.answer(ticket, Answer::Refused(Refusal::Throttled(None)));
+    play.pass(1_100);
+    let ticket = play.until(reads_source);
+    play.answer(ticket, Answer::Gone);
+    let ticket = play.until(is_end);
+    let end = play.asked.iter().find(|(asked, _)| *asked == ticket);
+    let Some((_, Request::WriteStatus { status, .. })) = end else { panic!("no end") };
+    assert_eq!(status["follows"], json!({"source": "pod/web", "uid": UID}));
+}
+
+#[test]
 fn a_lease_that_follows_itself_lives_by_renewals_of_its_own() {
     let from = json!({"lease": {"name": "cart"}});
     let mut play = Play::following(from.clone());
