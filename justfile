@@ -9,6 +9,10 @@ _list:
 quickstart *args:
     cargo run --example quickstart -- {{ args }}
 
+# Draw the quickstart's output anew: docs/pictures/quickstart.svg
+pictures:
+    output=$(cargo run --quiet --example quickstart) && scripts/draw-quickstart <<<"$output" > docs/pictures/quickstart.svg
+
 # All that must hold before a change goes in
 ci:
     bash .ci/run
@@ -60,7 +64,7 @@ generate: crds
 
 # Measure the lessor beside etcd's
 bench-lessor:
-    bash benches/lessor.sh
+    bash crates/lease-engine/benches/run.sh
 
 # Measure what the operator costs where most of 100,000 objects aren't attached
 bench-attachments *args:

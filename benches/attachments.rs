@@ -16,7 +16,7 @@ use std::{ops::Range, process::ExitCode, time::Duration};
 
 use futures::{StreamExt, stream};
 use kube::api::ListParams;
-use lessor::api::Lease;
+use lessor_api::Lease;
 use lessor_cluster::Cluster;
 use tokio::time::sleep;
 

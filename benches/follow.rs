@@ -25,10 +25,8 @@ use kube::{
     Api,
     api::{Patch, PatchParams, PostParams},
 };
-use lessor::{
-    api::{Lease, LeaseSpec, RenewFrom, SourceName, time},
-    operator::run::AGENT,
-};
+use lessor::runtime::AGENT;
+use lessor_api::{Lease, LeaseSpec, RenewFrom, SourceName, time};
 use lessor_cluster::Cluster;
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};

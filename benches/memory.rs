@@ -34,7 +34,7 @@ use kube::{
     core::PartialObjectMeta,
     runtime::{WatchStreamExt, reflector, watcher},
 };
-use lessor::api::Lease;
+use lessor_api::Lease;
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -261,11 +261,11 @@ fn lease() -> serde_json::Value {
                     "fieldsV1": {"f:status": {
                         "f:attached": {".": {}, "f:keys": {}, "f:objects": {}},
                         "f:conditions": {".": {}, "k:{\"type\":\"Active\"}": {
-                            ".": {}, "f:lastTransitionTime": {}, "f:message": {}, "f:observedGeneration": {},
+                            ".": {}, "f:lastTransitionTime": {}, "f:message": {},
                             "f:reason": {}, "f:status": {}, "f:type": {},
                         }},
                         "f:expiryTime": {}, "f:fencingToken": {}, "f:grantTime": {}, "f:grantedTTLSeconds": {},
-                        "f:observedGeneration": {}, "f:primary": {}, "f:term": {},
+                        "f:specGeneration": {}, "f:primary": {}, "f:term": {},
                     }},
                     "operation": "Update", "subresource": "status", "time": TIME,
                 },
@@ -281,10 +281,10 @@ fn lease() -> serde_json::Value {
             "attached": {"keys": 0, "objects": 1},
             "conditions": [{
                 "lastTransitionTime": TIME, "message": "granted for 9000000 s from each renewal",
-                "observedGeneration": 1, "reason": "Granted", "status": "True", "type": "Active",
+                "reason": "Granted", "status": "True", "type": "Active",
             }],
             "expiryTime": "2027-03-13T16:00:00.000000Z", "fencingToken": 1000, "grantTime": "2026-11-29T12:00:00.000000Z",
-            "grantedTTLSeconds": 9_000_000, "observedGeneration": 1, "primary": "another_1", "term": 1,
+            "grantedTTLSeconds": 9_000_000, "specGeneration": 1, "primary": "another_1", "term": 1,
         },
     })
 }

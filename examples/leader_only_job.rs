@@ -15,7 +15,7 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams},
 };
-use lessor::client::{Error, Grant, HeldLease, LeaseClient};
+use lessor_client::{Error, Grant, HeldLease, LeaseClient};
 
 const TTL: Duration = Duration::from_secs(5);
 const EVERY: Duration = Duration::from_secs(1);

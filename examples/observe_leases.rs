@@ -19,7 +19,7 @@ use kube::{
         watcher,
     },
 };
-use lessor::api::{Lease, lease::condition};
+use lessor_api::{Lease, lease::condition};
 use serde_json::json;
 
 const MAP: &str = "who-is-there";

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use lessor::client::{Error, Grant, KeepAlive, LeaseClient};
+use lessor_client::{Error, Grant, KeepAlive, LeaseClient};
 use tokio::signal::unix::{SignalKind, signal};
 
 const MAP: &str = "endpoints";

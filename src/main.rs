@@ -5,5 +5,5 @@ use clap::Parser;
 mod cli;
 
 fn main() -> anyhow::Result<()> {
-    cli::Lessor::parse().run()
+    cli::Cli::parse().run()
 }

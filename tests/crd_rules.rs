@@ -18,7 +18,7 @@ use kube::{
     api::{ObjectMeta, Patch, PatchParams, PostParams},
     runtime::{conditions::is_crd_established, wait::await_condition},
 };
-use lessor::api::{
+use lessor_api::{
     Attachments, KeyForm, Lease, LeaseSpec, LeaseStatus, Lessor, LessorStatus, crd,
     lease::{ENDED_MESSAGE, MAX_SECONDS},
     lessor::LessorSpec,
@@ -64,7 +64,7 @@ fn lease() -> Lease {
 }
 
 fn granted(term: i64) -> LeaseStatus {
-    LeaseStatus { observed_generation: Some(1), term: Some(term), ..LeaseStatus::default() }
+    LeaseStatus { spec_generation: Some(1), term: Some(term), ..LeaseStatus::default() }
 }
 
 fn ended(term: i64) -> LeaseStatus {
@@ -197,7 +197,7 @@ async fn nothing_of_the_spec_changes_after_the_end() {
 async fn an_ended_lease_can_still_be_labelled_and_lose_its_finalizers() {
     let leases = leases().await;
     let created = create(&leases, granted(1)).await;
-    merge(&leases, json!({"metadata": {"finalizers": [lessor::api::lease::FINALIZER]}})).await.unwrap();
+    merge(&leases, json!({"metadata": {"finalizers": [lessor_api::lease::FINALIZER]}})).await.unwrap();
     merge_status(&leases, json!({"status": ended(1)})).await.unwrap();
     merge(&leases, json!({"metadata": {"labels": {"seen": "yes"}}})).await.unwrap();
     let kept = merge(&leases, json!({"metadata": {"finalizers": null}})).await.unwrap();
@@ -481,7 +481,7 @@ async fn a_list_of_leases_shows_their_state() {
     let leases = leases().await;
     let created = create(&leases, granted(1)).await;
     let status = json!({
-        "observedGeneration": 1, "term": 1, "attached": {"objects": 2, "keys": 3}, "follows": {"source": "node/a"},
+        "specGeneration": 1, "term": 1, "attached": {"objects": 2, "keys": 3}, "follows": {"source": "node/a"},
         "conditions": [
             {"type": "Expiring", "status": "False", "reason": "No", "message": "", "lastTransitionTime": NOON},
             {"type": "Active", "status": "True", "reason": "Granted", "message": "", "lastTransitionTime": NOON},

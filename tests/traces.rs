@@ -11,7 +11,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams, PostParams},
 };
-use lessor::api::{Lease, crd};
+use lessor_api::{Lease, crd};
 use lessor_cluster::Cluster;
 use parking_lot::Mutex;
 use serde_json::json;

@@ -11,7 +11,7 @@ use kube::{
     api::{ListParams, ObjectMeta, PostParams},
     runtime::{conditions::is_crd_established, wait::await_condition},
 };
-use lessor::api::{AfterExpiry, Lease, LeaseSpec, crd};
+use lessor_api::{AfterExpiry, Lease, LeaseSpec, crd};
 use lessor_cluster::{Cluster, Process};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -7,7 +7,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use lessor::api::time;
+use lessor_api::time;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::{

@@ -9,7 +9,7 @@ use kube::{
     Api,
     api::{ListParams, PostParams},
 };
-use lessor::api::{LeaseSpec, RenewFrom, SourceName, time};
+use lessor_api::{LeaseSpec, RenewFrom, SourceName, time};
 use lessor_checker::{Checker, Figures, Request};
 use serde_json::json;
 use tokio::time::{Instant, sleep};

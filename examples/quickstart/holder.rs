@@ -5,7 +5,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use lessor::api::{Lease, time};
+use lessor_api::{Lease, time};
 use serde_json::json;
 use tokio::time::Instant;
 

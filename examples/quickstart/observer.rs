@@ -13,7 +13,7 @@ use kube::{
     Api, Resource, ResourceExt,
     runtime::{WatchStreamExt, watcher},
 };
-use lessor::api::{
+use lessor_api::{
     Attachments, KeyForm, Lease, LeaseStatus,
     lease::{condition, reason},
 };

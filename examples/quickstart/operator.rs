@@ -7,7 +7,8 @@ use kube::{
     Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use lessor::operator::{run, settings::Settings};
+use lessor::runtime;
+use lessor_core::settings::Settings;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -44,7 +45,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         ..Settings::default()
     };
     let mut terminated = signal(SignalKind::terminate()).context("can't listen for SIGTERM")?;
-    run::run(config, settings, async {
+    runtime::run(config, settings, async {
         terminated.recv().await;
     })
     .await?;

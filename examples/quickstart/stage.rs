@@ -15,7 +15,7 @@ use kube::{
     api::{DeleteParams, ListParams, PostParams},
     runtime::{conditions, wait::await_condition},
 };
-use lessor::api::{Lease, Lessor, crd};
+use lessor_api::{Lease, Lessor, crd};
 use lessor_cluster::{Cluster, Process, audit::Mark};
 use tokio::time::{Instant, sleep, timeout};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt, api::DeleteParams};
-use lessor::api::{
+use lessor_api::{
     Attachments, KeyForm, Lease,
     lease::{ENDED_MESSAGE, condition, reason},
 };

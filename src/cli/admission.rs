@@ -1,10 +1,10 @@
 //! `lessor admission`: the admission policy for attachments, for the kinds that can be attached.
 
-use std::{collections::BTreeMap, io::Write};
+use std::io::Write;
 
 use anyhow::Context;
 use clap::Args as ClapArgs;
-use lessor::operator::kinds::Attachable;
+use lessor_core::attachable::Attachable;
 use serde_json::{Value, json};
 
 use super::attachable;
@@ -24,8 +24,8 @@ pub(crate) fn run(args: Args, mut out: impl Write) -> anyhow::Result<()> {
     let kinds = args.attachable.read()?;
     for document in POLICY.split("---\n").skip(1) {
         let mut object: Value = serde_saphyr::from_str(document).context("can't read the shipped policy")?;
-        if let Some(rules) = object.pointer_mut("/spec/matchConstraints/resourceRules") {
-            *rules = resource_rules(&kinds);
+        if let Some(Value::Array(rules)) = object.pointer_mut("/spec/matchConstraints/resourceRules") {
+            *rules = resource_rules(rules, &kinds);
         }
         let yaml = serde_saphyr::to_string(&object).context("can't write YAML")?;
         writeln!(out, "---\n{}", yaml.trim_end())?;
@@ -33,42 +33,56 @@ pub(crate) fn run(args: Args, mut out: impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One rule for each group. Annotations can be changed through subresources too.
-fn resource_rules(kinds: &[Attachable]) -> Value {
-    let mut by_group: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for kind in kinds {
-        let resources = by_group.entry(&kind.group).or_default();
-        resources.push(kind.resource.clone());
-        if !kind.has_data() {
-            resources.push(format!("{}/*", kind.resource));
-        }
-    }
-    let rule = |(group, resources)| {
-        json!({
-            "apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"],
-            "resources": resources, "scope": "Namespaced",
-        })
+/// One rule for each kind, like the first of the shipped ones but for its group and resources.
+fn resource_rules(shipped: &[Value], kinds: &[Attachable]) -> Vec<Value> {
+    let rule = |kind: &Attachable| {
+        let mut rule = shipped.first().cloned().unwrap_or_default();
+        rule["apiGroups"] = json!([kind.group]);
+        rule["resources"] = json!(resources(kind));
+        rule
     };
-    by_group.into_iter().map(rule).collect()
+    kinds.iter().map(rule).collect()
+}
+
+/// By what names an object of this kind can be written: many subresources change its annotations too, `deployments/status`
+/// for example. A Pod takes over the annotations of the Binding that gives it a node, which has two paths.
+fn resources(kind: &Attachable) -> Vec<String> {
+    let mut names = vec![kind.resource.clone(), format!("{}/*", kind.resource)];
+    if kind.group.is_empty() && kind.resource == "pods" {
+        names.push("bindings".to_owned());
+    }
+    names
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn shipped() -> Vec<Value> {
+        let policy: Value = serde_saphyr::from_str(POLICY.split("---\n").nth(1).unwrap()).unwrap();
+        policy["spec"]["matchConstraints"]["resourceRules"].as_array().unwrap().clone()
+    }
+
     #[test]
     fn the_policy_covers_each_kind_and_the_ways_around_it() {
-        let kinds = ["configmaps", "secrets", "jobs.batch:pointers"].map(|text| text.parse().unwrap());
-        let rules = resource_rules(&kinds);
-        assert_eq!(rules[0]["resources"], json!(["configmaps", "secrets"]));
-        assert_eq!(rules[1]["apiGroups"], json!(["batch"]));
-        assert_eq!(rules[1]["resources"], json!(["jobs", "jobs/*"]));
+        let kinds = ["configmaps", "jobs.batch/v1:pointers", "pods"].map(|text| text.parse().unwrap());
+        let rules = resource_rules(&shipped(), &kinds);
+        let covered: Vec<_> = rules.iter().map(|rule| (&rule["apiGroups"], &rule["resources"])).collect();
+        let expected = [
+            (json!([""]), json!(["configmaps", "configmaps/*"])),
+            (json!(["batch"]), json!(["jobs", "jobs/*"])),
+            (json!([""]), json!(["pods", "pods/*", "bindings"])),
+        ];
+        assert_eq!(covered, expected.iter().map(|(groups, names)| (groups, names)).collect::<Vec<_>>());
+        for rule in &rules {
+            assert_eq!(rule["apiVersions"], json!(["*"]));
+            assert_eq!(rule["operations"], json!(["CREATE", "UPDATE"]));
+        }
     }
 
     #[test]
     fn the_shipped_policy_is_that_of_config_maps_and_secrets() {
-        let shipped: Value = serde_saphyr::from_str(POLICY.split("---\n").nth(1).unwrap()).unwrap();
         let kinds = ["configmaps", "secrets"].map(|text| text.parse().unwrap());
-        assert_eq!(shipped["spec"]["matchConstraints"]["resourceRules"], resource_rules(&kinds));
+        assert_eq!(shipped(), resource_rules(&shipped(), &kinds));
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args as ClapArgs;
-use lessor::operator::kinds::{self, Attachable};
+use lessor_core::attachable::{self, Attachable};
 
 /// Which kinds can be attached.
 #[derive(ClapArgs, Debug)]
@@ -27,9 +27,9 @@ impl Args {
         if let Some(path) = self.attachable_file {
             let text = std::fs::read_to_string(&path)
                 .with_context(|| format!("can't read the list of kinds {}", path.display()))?;
-            let more = kinds::from_yaml(&text).with_context(|| format!("in {}", path.display()))?;
+            let more = attachable::from_yaml(&text).with_context(|| format!("in {}", path.display()))?;
             listed.extend(more);
         }
-        Ok(kinds::with_config_maps(listed)?)
+        Ok(attachable::with_config_maps(listed)?)
     }
 }

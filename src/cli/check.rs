@@ -9,7 +9,7 @@ use kube::{
     Api,
     api::{DeleteParams, PostParams},
 };
-use lessor::api::{Lease, attachment::LEASE_ANNOTATION};
+use lessor_api::{Lease, attachment::LEASE_ANNOTATION};
 use serde_json::json;
 use tokio::time::Instant;
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use clap::{Args as ClapArgs, ValueEnum};
-use lessor::api::crd;
+use lessor_api::crd;
 
 /// Which definitions to print.
 #[derive(ClapArgs, Debug)]

@@ -16,7 +16,7 @@ use clap::{Parser, Subcommand};
 /// etcd's leases for Kubernetes: things that vanish when their holder stops renewing.
 #[derive(Parser, Debug)]
 #[command(name = "lessor", version, arg_required_else_help = true)]
-pub(crate) struct Lessor {
+pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
 }
@@ -39,7 +39,7 @@ enum Command {
     Version,
 }
 
-impl Lessor {
+impl Cli {
     /// Does what the arguments say.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_arguments_fit_together() {
-        Lessor::command().debug_assert();
+        Cli::command().debug_assert();
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Names of objects, as arguments: what the API server would refuse later is refused at once.
 
-use lessor::api::LeaseName;
+use lessor_api::LeaseName;
 
 /// The longest name of a namespace.
 const LONGEST: usize = 63;

@@ -8,12 +8,10 @@ use k8s_openapi::api::rbac::v1::{
     ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject,
 };
 use kube::core::ObjectMeta;
-use lessor::{
-    api::GROUP,
-    operator::{
-        follow::{NODE_NAMESPACE, SourceKind},
-        kinds::Attachable,
-    },
+use lessor_api::GROUP;
+use lessor_core::{
+    attachable::Attachable,
+    index::sources::{NODE_NAMESPACE, SourceKind},
 };
 use serde::Serialize;
 

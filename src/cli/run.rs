@@ -7,7 +7,8 @@ use std::{
 
 use anyhow::Context;
 use clap::Args as ClapArgs;
-use lessor::operator::{follow::SourceKind, run, settings::Settings};
+use lessor::runtime;
+use lessor_core::{index::sources::SourceKind, settings::Settings};
 
 use super::{access::Access, attachable, name, telemetry};
 
@@ -110,7 +111,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             dry_run = settings.dry_run,
             "starting"
         );
-        run::run(config, settings, terminated()?).await?;
+        runtime::run(config, settings, terminated()?).await?;
         tracing::info!("stopped");
         Ok(())
     });

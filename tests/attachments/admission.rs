@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Puts the policy for these kinds in force in the world's namespace.
-async fn enforce(world: &World, args: &[&str]) {
+pub(crate) async fn enforce(world: &World, args: &[&str]) {
     let output = Command::new(env!("CARGO_BIN_EXE_lessor"))
         .arg("admission")
         .args(args)
@@ -79,7 +79,7 @@ async fn as_user(world: &World, things: &Things, user: &str, verbs: &[&str]) -> 
         "metadata": {"name": user},
         "rules": [{
             "apiGroups": [things.resource.group], "verbs": verbs,
-            "resources": [things.resource.plural, format!("{}/status", things.resource.plural)],
+            "resources": [things.resource.plural],
         }],
     });
     let binding = json!({
@@ -109,7 +109,7 @@ async fn as_user(world: &World, things: &Things, user: &str, verbs: &[&str]) -> 
 
 /// That the policy refuses, in words that contain a text.
 #[track_caller]
-fn assert_refused(result: kube::Result<DynamicObject>, text: &str) {
+pub(crate) fn assert_refused(result: kube::Result<DynamicObject>, text: &str) {
     match result {
         Ok(object) => panic!("accepted: {:?}, instead of {text:?}", object.metadata.annotations),
         Err(kube::Error::Api(status)) => {
@@ -125,10 +125,12 @@ async fn rights_count(world: &World, things: Things) {
     let whole = || json!({"lessor.dev/lease": "lease"});
     let data = if things.resource.group.is_empty() { "data" } else { "spec" };
     let with = |name: &str, annotations: Value| json!({"metadata": {"name": name, "annotations": annotations}, (data): {"a": "dmFsdWU="}});
-    for name in ["plain", "attached", "keyed"] {
+    for name in ["plain", "attached", "orphaning", "keyed"] {
         things.make(name, json!({}), &["a", "b"]).await;
     }
     try_patch(&things, "attached", whole()).await.expect("an administrator may");
+    let orphaning = json!({"lessor.dev/lease": "lease", "lessor.dev/propagation": "Orphan"});
+    try_patch(&things, "orphaning", orphaning).await.expect("an administrator may");
     try_patch(&things, "keyed", key("a")).await.expect("an administrator may");
 
     // May change, and not delete: keys, and no objects.
@@ -139,6 +141,10 @@ async fn rights_count(world: &World, things: Things) {
     assert_refused(try_patch(&editor, "attached", moved).await, "needs the right to delete it");
     let how = json!({"lessor.dev/propagation": "Orphan"});
     assert_refused(try_patch(&editor, "attached", how).await, "needs the right to delete it");
+    let as_usual = json!({"lessor.dev/propagation": null});
+    assert_refused(try_patch(&editor, "orphaning", as_usual).await, "needs the right to delete it");
+    let detached = json!({"lessor.dev/lease": null, "lessor.dev/propagation": null});
+    try_patch(&editor, "orphaning", detached).await.expect("detaching saves");
     try_patch(&editor, "plain", key("a")).await.expect("keys are theirs");
     try_create(&editor, with("new-keyed", key("a"))).await.expect("keys are theirs");
     try_patch(&editor, "attached", json!({"example.com/note": "x"}))
@@ -281,28 +287,6 @@ async fn what_cannot_be_understood_is_refused_with_a_word_on_what_would_be_right
     ] {
         try_patch(&widgets, "widget", keys(right)).await.unwrap_or_else(|error| panic!("{right}: {error}"));
     }
-}
-
-#[tokio::test]
-async fn an_attachment_through_a_subresource_is_checked_too() {
-    let world = World::new("policy-status").await;
-    let pods = Things::pods(&world);
-    enforce(&world, &["--attachable", "pods"]).await;
-    world.cluster.service_account_token(&world.namespace, "nobody").await.expect("an account");
-    pods.create(json!({
-        "metadata": {"name": "pod"},
-        "spec": {"containers": [{"name": "c", "image": "i"}], "serviceAccountName": "nobody", "automountServiceAccountToken": false},
-    }))
-    .await;
-    let user = as_user(&world, &pods, "kubelet", &["get", "patch"]).await;
-    let patch = Patch::Merge(json!({"metadata": {"annotations": {"lessor.dev/lease": "lease"}}}));
-    let refused = user.api.patch_status("pod", &holder(), &patch).await;
-    assert_refused(refused, "needs the right to delete it");
-    let harmless = Patch::Merge(json!({"metadata": {"annotations": {"example.com/note": "x"}}}));
-    let accepted = user.api.patch_status("pod", &holder(), &harmless).await.expect("accepted");
-    assert!(
-        accepted.metadata.annotations.is_some_and(|annotations| annotations.contains_key("example.com/note"))
-    );
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use kube::{
     api::{DynamicObject, PostParams},
     core::{ApiResource, GroupVersionKind},
 };
-use lessor::api::lessor::KINDS_READY;
+use lessor_api::lessor::KINDS_READY;
 use serde_json::json;
 use tokio::time::sleep;
 

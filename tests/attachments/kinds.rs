@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lessor::api::lease::condition;
+use lessor_api::lease::condition;
 use serde_json::json;
 
 use crate::{

@@ -10,6 +10,7 @@ mod history;
 mod kinds;
 mod objects;
 mod rights;
+mod subresources;
 mod things;
 #[allow(dead_code, reason = "each test binary uses its part of the kit")]
 #[path = "../e2e/world.rs"]

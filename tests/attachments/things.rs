@@ -53,7 +53,8 @@ impl Things {
         Self::of(world, GroupVersionKind::gvk(&group, "v1", "Widget"), "spec")
     }
 
-    fn of(world: &World, kind: GroupVersionKind, field: &'static str) -> Self {
+    /// Things of any kind, which have their parts in a field.
+    pub(crate) fn of(world: &World, kind: GroupVersionKind, field: &'static str) -> Self {
         let resource = ApiResource::from_gvk(&kind);
         let api = Api::namespaced_with(world.client.clone(), &world.namespace, &resource);
         Self { resource, api, field }
@@ -83,7 +84,9 @@ impl Things {
                 "names": {"plural": self.resource.plural, "singular": "widget", "kind": self.resource.kind},
                 "versions": [{
                     "name": self.resource.version, "served": true, "storage": true,
-                    "subresources": {"status": {}},
+                    "subresources": {"status": {}, "scale": {
+                        "specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas",
+                    }},
                     "schema": {"openAPIV3Schema": {
                         "type": "object",
                         "properties": {

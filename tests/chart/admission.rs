@@ -4,7 +4,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams, PostParams},
 };
-use lessor::api::{Lease, Lessor, lease::FINALIZER};
+use lessor_api::{Lease, Lessor, lease::FINALIZER};
 use serde_json::json;
 
 use crate::release::{Release, until};
@@ -57,6 +57,33 @@ pub(crate) async fn only_the_operator_writes_the_status_of_leases_and_of_its_les
     })
     .await;
     assert!(said.contains("only the operator writes who is primary"), "{said}");
+
+    // By no other way, either: as it has a path of its own, the API server drops it from what is written to the lease.
+    let ended = json!({
+        "apiVersion": "lessor.dev/v1alpha1", "kind": "Lease", "metadata": {"name": "made"},
+        "spec": {"ttlSeconds": 600}, "status": {"primary": "somebody"},
+    });
+    let made: Lease = serde_json::from_value(ended.clone()).expect("a lease");
+    let made = release.leases().create(&PostParams::default(), &made).await.expect("a lease");
+    assert_eq!(made.status, None);
+    let patched =
+        release.patch("guarded", json!({"status": {"primary": "somebody"}})).await.expect("a lease");
+    assert_ne!(patched.status.expect("its status").primary.as_deref(), Some("somebody"));
+    let mut absent = ended;
+    absent["metadata"]["name"] = json!("absent");
+    let absent: Lease = serde_json::from_value(absent).expect("a lease");
+    release
+        .leases()
+        .replace_status("absent", &PostParams::default(), &absent)
+        .await
+        .expect_err("no such lease");
+    assert!(release.leases().get_opt("absent").await.expect("an answer").is_none());
+    let mut foreign: Lessor = lessors.get(&name).await.expect("a Lessor");
+    foreign.metadata =
+        kube::api::ObjectMeta { name: Some(format!("{name}-made")), ..kube::api::ObjectMeta::default() };
+    assert_ne!(foreign.status, None);
+    let made = lessors.create(&PostParams::default(), &foreign).await.expect("a Lessor");
+    assert_eq!(made.status, None);
     // The rest of a lease is its holder's.
     release.renew("guarded").await;
     drop(operator);

@@ -1,13 +1,36 @@
 //! Files that follow from others: with `LESSOR_GENERATE=1` in the environment these tests write them, otherwise they
 //! compare.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Command};
 
 use k8s_openapi::ByteString;
+use serde_json::{Value, json};
 
-use crate::release::{CHART, render};
+use crate::release::{CHART, documents, failure, helm, render, success};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Kinds as an administrator lists them: those that tests attach, and each way to write one.
+pub(crate) const KINDS: [&str; 18] = [
+    "secrets",
+    "pods/v1",
+    "services",
+    "persistentvolumeclaims",
+    "deployments.apps:pointers",
+    "statefulsets.apps",
+    "jobs.batch/v1:pointers",
+    "cronjobs.batch/v1",
+    "events.events.k8s.io:force",
+    "leases.coordination.k8s.io:force",
+    "serviceaccounts:force",
+    "roles.rbac.authorization.k8s.io/v1:pointers:force",
+    "networkpolicies.networking.k8s.io:force:pointers",
+    "widgets.world-1.example.com:pointers",
+    "things.example.com/v1beta1",
+    "pods.example.com/v1-a",
+    "secrets.example.com",
+    "configmaps/v1",
+];
 
 /// Compares a file with what it should be, or writes it.
 fn check(path: &str, expected: &str) {
@@ -30,6 +53,71 @@ pub(crate) async fn what_the_chart_takes_from_deploy_is_the_same_there() {
     for name in ["admission.yaml", "roles.yaml"] {
         let plain = fs::read_to_string(format!("{ROOT}/deploy/{name}")).expect("a file");
         check(&format!("charts/lessor/files/{name}"), &plain);
+    }
+}
+
+/// What the command prints for these kinds.
+fn printed(kinds: &str) -> Vec<Value> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lessor"));
+    command.arg("admission");
+    if !kinds.is_empty() {
+        command.args(["--attachable", kinds]);
+    }
+    documents(&success(command.output().expect("a program that starts")))
+}
+
+/// What a policy and its binding say, whatever they are called.
+fn said(objects: &[Value]) -> Vec<Value> {
+    let without_name = |object: &Value| {
+        let mut spec = object["spec"].clone();
+        if let Some(spec) = spec.as_object_mut() {
+            spec.remove("policyName");
+        }
+        json!([object["apiVersion"], object["kind"], spec])
+    };
+    objects.iter().map(without_name).collect()
+}
+
+pub(crate) async fn chart_command_and_file_have_the_same_policy_for_the_same_kinds() {
+    let plain = fs::read_to_string(format!("{ROOT}/deploy/admission.yaml")).expect("a file");
+    assert_eq!(said(&documents(&plain)), said(&printed("secrets")));
+    let all = KINDS.join(",");
+    for kinds in KINDS.iter().copied().chain(["", &all]) {
+        let values = if kinds.is_empty() { String::new() } else { format!("attachable={{{kinds}}}") };
+        let rendered = render(&["--set", &values, "--show-only", "templates/attachments.yaml"]).await;
+        assert_eq!(said(&documents(&rendered)), said(&printed(kinds)), "{kinds}");
+    }
+}
+
+pub(crate) async fn kinds_that_the_operator_cannot_read_are_refused_by_the_chart_too() {
+    for kinds in [
+        "Secret",
+        "secrets/",
+        "secrets.",
+        ".apps",
+        "-",
+        "pods-",
+        "*",
+        "*.apps",
+        "deployments..apps",
+        "deployments.apps.",
+        "deployments.-apps",
+        "deployments.apps/",
+        "deployments.apps/v1-",
+        "deployments.apps:",
+        "deployments.apps:pointer",
+        "deployments.apps:pointers/v1",
+        "deployments .apps",
+        "pods/status/v1",
+        "pods,pods:force",
+        "jobs.batch,jobs.batch/v1:pointers",
+    ] {
+        let rights = ["rbac", "--attachable", kinds];
+        let told = Command::new(env!("CARGO_BIN_EXE_lessor")).args(rights).output();
+        failure(told.expect("a program that starts"));
+        let values = format!("attachable={{{kinds}}}");
+        let told = failure(helm(None, &["template", "lessor", CHART, "--set", &values]).await);
+        assert!(told.contains("attachable"), "{kinds}: {told}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::{Api, api::ListParams};
-use lessor::api::Lease;
+use lessor_api::Lease;
 use serde_json::json;
 
 use crate::release::{Alone, Release, ask, quick, until};

@@ -9,7 +9,7 @@ use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams},
 };
-use lessor::api::{Lease, crd, lease::FINALIZER};
+use lessor_api::{Lease, crd, lease::FINALIZER};
 use serde_json::{Value, json};
 
 use crate::release::{Alone, CHART, Release, copy_of_chart, kubectl, quick, success, until};

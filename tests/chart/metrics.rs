@@ -70,7 +70,7 @@ pub(crate) async fn the_counts_are_those_of_what_was_done() {
         ("lessor_is_primary", 1.0),
         ("lessor_promotions_total", 1.0),
         ("lessor_leases_hindered", 0.0),
-        ("lessor_deaf", 0.0),
+        ("lessor_apiserver_disconnected", 0.0),
         ("lessor_watches{kind=\"configmaps\",state=\"seeing\"}", 2.0),
         ("lessor_watches{kind=\"leases.lessor.dev\",state=\"seeing\"}", 2.0),
         ("lessor_request_duration_seconds_count{verb=\"delete-object\",outcome=\"ok\"}", 1.0),

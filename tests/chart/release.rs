@@ -20,7 +20,7 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, Patch, PatchParams, PostParams},
 };
-use lessor::api::{Lease, lease::FINALIZER, time};
+use lessor_api::{Lease, lease::FINALIZER, time};
 use lessor_cluster::{
     Cluster, Process, Tool,
     audit::{Entries, Mark},

@@ -82,6 +82,52 @@ pub(crate) async fn a_wrong_value_is_refused_by_its_name() {
     }
 }
 
+/// The chart as a dependency, under its own name and under another: `condition` and `global` reach its values, too.
+pub(crate) async fn a_chart_that_includes_this_one_decides_by_a_condition_whether_it_is_rendered() {
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("umbrella");
+    let _ = fs::remove_dir_all(&directory);
+    for (alias, name) in [("", "lessor"), ("    alias: leases\n", "leases")] {
+        let umbrella = directory.join(name);
+        fs::create_dir_all(umbrella.join("charts")).expect("a directory");
+        let chart = format!(
+            "apiVersion: v2\nname: umbrella\nversion: 1.0.0\ndependencies:\n  - name: lessor\n    version: '*'\n{alias}    \
+             repository: file://{CHART}\n    condition: {name}.enabled\n"
+        );
+        fs::write(umbrella.join("Chart.yaml"), chart).expect("a file");
+        let umbrella = umbrella.to_str().expect("a path");
+        success(helm(None, &["dependency", "update", umbrella]).await);
+        for (enabled, rendered) in [("true", true), ("false", false)] {
+            let set = format!("{name}.enabled={enabled},global.region=here");
+            let found = documents(&success(helm(None, &["template", "up", umbrella, "--set", &set]).await));
+            assert_eq!(
+                found.iter().any(|object| object["kind"] == "Deployment"),
+                rendered,
+                "{name} {enabled}"
+            );
+        }
+    }
+}
+
+/// The scheduler scores no node that lacks the label of any constraint, so that a constraint by zone takes the one by host
+/// out of force where nodes have no zones.
+pub(crate) async fn replicas_prefer_different_nodes_whether_or_not_nodes_have_zones() {
+    let rendered = documents(&render(&[]).await);
+    let deployment = rendered.iter().find(|object| object["kind"] == "Deployment").expect("a Deployment");
+    let pod = &deployment["spec"]["template"]["spec"];
+    let spread = pod["topologySpreadConstraints"].as_array().expect("constraints");
+    assert_eq!(spread.len(), 1, "{spread:?}");
+    assert_eq!(spread[0]["topologyKey"], "kubernetes.io/hostname");
+    assert_eq!(spread[0]["matchLabelKeys"], json!(["pod-template-hash"]));
+    let terms = &pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
+    let weights = terms.as_array().expect("terms").iter().map(|term| {
+        let key = term["podAffinityTerm"]["topologyKey"].as_str().expect("a key");
+        assert_eq!(term["podAffinityTerm"]["matchLabelKeys"], json!(["pod-template-hash"]), "{key}");
+        (key.to_owned(), term["weight"].as_i64().expect("a weight"))
+    });
+    let weights: std::collections::BTreeMap<String, i64> = weights.collect();
+    assert!(weights["kubernetes.io/hostname"] > weights["topology.kubernetes.io/zone"], "{weights:?}");
+}
+
 /// Inside a cluster there is no kubeconfig, and the value `attachable` is a list already.
 const WITHOUT_VALUE: [&str; 2] = ["--kubeconfig", "--attachable-file"];
 
@@ -214,20 +260,20 @@ fn metrics_in(text: &str) -> BTreeSet<&str> {
 }
 
 pub(crate) async fn the_dashboard_and_the_alerts_ask_only_for_metrics_that_there_are() {
-    use lessor::operator::{
-        deed::Deed,
-        figures::Figures,
-        follow::Follows,
-        metrics::Metrics,
-        request::Answer,
-        watches::{Observation, Seen},
+    use lessor::runtime::metrics::Metrics;
+    use lessor_core::{
+        index::sources::SourceIndex,
+        metric_event::MetricEvent,
+        metrics_snapshot::MetricsSnapshot,
+        observation::{Event, Observation},
+        request::Response,
     };
     let shown = Metrics::new();
-    shown.count(Deed::Hindered("Immutable"));
-    shown.request("write-status", &Answer::Deleted, std::time::Duration::ZERO);
-    shown.observe(&Observation::Lessor(Seen::All(Default::default())));
-    let followed = Follows::new([], true).figures().to_vec();
-    let figures = Figures { leases: vec![(None, 1)], followed, ..Figures::default() };
+    shown.count(MetricEvent::Hindered("Immutable"));
+    shown.request("write-status", &Response::Deleted, std::time::Duration::ZERO);
+    shown.observe(&Observation::Lessor(Event::Synced(Default::default())));
+    let followed = SourceIndex::new([], true).counts().to_vec();
+    let figures = MetricsSnapshot { leases: vec![(None, 1)], followed, ..MetricsSnapshot::default() };
     let shown = shown.text(&figures).expect("text");
     let families: BTreeSet<&str> =
         shown.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();

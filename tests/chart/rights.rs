@@ -19,7 +19,7 @@ use kube::{
     Api, Resource,
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
-use lessor::api::{Lessor, time};
+use lessor_api::{Lessor, time};
 use lessor_cluster::{
     audit::Entry,
     proxy::{Hold, Proxy},
@@ -30,6 +30,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     account::{Account, Right, Template, rights, without},
+    generated::KINDS,
     release::{documents, render},
     requests::Step,
     world::{PATIENCE, heavy, kit},
@@ -339,20 +340,24 @@ fn told(args: &[&str]) -> BTreeSet<Right> {
 }
 
 pub(crate) async fn the_charts_rights_are_those_that_the_operator_itself_says_it_needs() {
-    let kinds = "secrets,pods,deployments.apps:pointers,things.example.com/v1";
-    let attachable = format!("attachable={{{kinds}}}");
     let follow = "follow.nodes=true,follow.pods=true,follow.coordinationLeases=true";
-    for (values, args) in [
+    let all = KINDS.join(",");
+    let kinds = KINDS.iter().copied().chain([all.as_str()]).map(|kinds| {
+        (vec!["--set".to_owned(), format!("attachable={{{kinds}}}")], vec!["--attachable", kinds])
+    });
+    let set = |values: &str| vec!["--set".to_owned(), values.to_owned()];
+    let others = [
         (vec![], vec![]),
-        (vec!["--set", "settings.lessor=other"], vec!["--lessor", "other"]),
-        (vec!["--set", "watchNamespaces={one,two}"], vec!["--namespace", "one,two"]),
-        (vec!["--set", &attachable], vec!["--attachable", kinds]),
-        (vec!["--set", follow], vec!["--follow", "nodes,pods,coordination-leases"]),
+        (set("settings.lessor=other"), vec!["--lessor", "other"]),
+        (set("watchNamespaces={one,two}"), vec!["--namespace", "one,two"]),
+        (set(follow), vec!["--follow", "nodes,pods,coordination-leases"]),
         (
-            vec!["--set", "follow.nodes=true,watchNamespaces={one,two}"],
+            set("follow.nodes=true,watchNamespaces={one,two}"),
             vec!["--follow", "nodes", "--namespace", "one,two"],
         ),
-    ] {
+    ];
+    for (values, args) in kinds.chain(others) {
+        let values: Vec<&str> = values.iter().map(String::as_str).collect();
         assert_eq!(rights(&documents(&render(&values).await)), told(&args), "{values:?}");
     }
 }

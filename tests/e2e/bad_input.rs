@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::{core::v1::ConfigMap, events::v1::Event};
 use kube::api::{Patch, PatchParams};
-use lessor::api::Lease;
+use lessor_api::Lease;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 

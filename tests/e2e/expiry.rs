@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use lessor::api::Lease;
+use lessor_api::Lease;
 use serde_json::json;
 use tokio::time::sleep;
 

@@ -77,7 +77,7 @@ fn life(versions: &BTreeMap<u64, (Write, Value)>) -> Life {
             assert!(life.end.is_none(), "renewed after its end: {life:?}");
             life.renewals.push(*write);
         }
-        if life.grant.is_none() && !status["observedGeneration"].is_null() {
+        if life.grant.is_none() && !status["specGeneration"].is_null() {
             life.grant = Some(*write);
         }
         if life.end.is_none() && !status["endTime"].is_null() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::SignedDuration;
-use lessor::api::Lease;
+use lessor_api::Lease;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 

@@ -93,6 +93,7 @@ fn main() -> ExitCode {
         removal::a_hundred_keys_of_one_object_on_a_hundred_leases_that_end_together_leave_in_few_patches,
         renewal::a_renewal_just_before_the_deadline_keeps_the_lease_and_one_just_after_is_refused,
         renewal::two_hundred_renewals_race_expiries_and_each_that_is_accepted_is_honoured,
+        renewal::kubectl_wait_returns_at_once_after_a_renewal_that_cost_no_request,
         renewal::an_end_that_was_decided_before_a_renewal_never_goes_through,
         renewal::an_end_that_arrives_after_the_death_of_its_operator_spares_a_renewed_lease,
         revoke::a_deleted_lease_is_revoked_and_renewals_after_that_are_refused,

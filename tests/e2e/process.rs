@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lessor::operator::run::AGENT;
+use lessor::runtime::AGENT;
 use lessor_cluster::Cluster;
 use serde_json::json;
 use tokio::time::{Instant, sleep};

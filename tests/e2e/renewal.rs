@@ -4,13 +4,17 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::jiff::Timestamp;
-use lessor::api::Lease;
+use lessor_api::Lease;
+use lessor_cluster::Tool;
 use serde_json::json;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::{
+    process::Command,
+    time::{Instant, sleep, sleep_until},
+};
 
 use crate::{
     requests::{Step, reached},
-    world::{World, came_too_late, heavy, until},
+    world::{MOMENT, World, came_too_late, heavy, until},
 };
 
 pub(crate) async fn a_renewal_just_before_the_deadline_keeps_the_lease_and_one_just_after_is_refused() {
@@ -99,6 +103,29 @@ fn deadline(lease: &Lease) -> Instant {
     let expiry = lease.status.as_ref().and_then(|status| status.expiry_time.clone()).expect("a time");
     let ahead = expiry.0.duration_since(Timestamp::now());
     Instant::now() + Duration::try_from(ahead).unwrap_or_default()
+}
+
+pub(crate) async fn kubectl_wait_returns_at_once_after_a_renewal_that_cost_no_request() {
+    let world = World::new("wait").await;
+    let _operator = world.primary(&[]).await;
+    world.granted("lease", json!({"ttlSeconds": 600})).await;
+    // The follow-ups of the grant are over.
+    sleep(MOMENT).await;
+    let mark = world.mark();
+    world.renew("lease").await.expect("a renewal");
+    world.change("lease", json!({"holder": "another"})).await.expect("a change");
+    sleep(MOMENT).await;
+    assert_eq!(world.asked(mark).requests(), 0, "{}", world.asked(mark));
+    let kubectl = Tool::Kubectl.path().await.expect("kubectl");
+    let output = Command::new(kubectl)
+        .arg("--kubeconfig")
+        .arg(world.cluster.kubeconfig_path())
+        .args(["wait", "--namespace", &world.namespace, "--for=condition=Active", "--timeout=5s"])
+        .arg("leases.lessor.dev/lease")
+        .output()
+        .await
+        .expect("kubectl");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 pub(crate) async fn an_end_that_was_decided_before_a_renewal_never_goes_through() {

@@ -1,7 +1,7 @@
 //! The requests of the operator, to be held on their way: each names a step on the way of a lease from its end to its
 //! deletion.
 
-use lessor::api::lease::FINALIZER;
+use lessor_api::lease::FINALIZER;
 use lessor_cluster::proxy::{Hold, Seen};
 use serde_json::Value;
 

@@ -24,10 +24,8 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
-use lessor::{
-    api::{Lease, Lessor, crd, lease::Attached, time},
-    operator::run::AGENT,
-};
+use lessor::runtime::AGENT;
+use lessor_api::{Lease, Lessor, crd, lease::Attached, time};
 use lessor_checker::{Checker, Report, Request};
 use lessor_cluster::{
     Builder, Cluster, Process,
@@ -526,7 +524,7 @@ pub(crate) fn came_too_late(renewal: &kube::Result<Lease>) -> bool {
     match renewal {
         Err(kube::Error::Api(status)) => {
             status.is_not_found()
-                || (status.code == 422 && status.message.contains(lessor::api::lease::ENDED_MESSAGE))
+                || (status.code == 422 && status.message.contains(lessor_api::lease::ENDED_MESSAGE))
         }
         _ => false,
     }

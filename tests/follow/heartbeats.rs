@@ -175,7 +175,7 @@ impl World {
     /// How often its node's heartbeat was read since then.
     fn audit_of_node(&self, since: lessor_cluster::audit::Mark) -> usize {
         let entries = self.cluster.audit().expect("an audit log").since(since).expect("its entries");
-        let entries = entries.agent(lessor::operator::run::AGENT);
+        let entries = entries.agent(lessor::runtime::AGENT);
         entries
             .filter(|entry| entry.name == self.namespace && entry.verb == "get" && entry.resource == "leases")
             .requests()

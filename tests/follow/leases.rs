@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use lessor::api::time;
+use lessor_api::time;
 use lessor_cluster::{audit::Entry, proxy::Faults};
 use serde_json::{Value, json};
 use tokio::time::sleep;

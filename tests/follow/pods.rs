@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use lessor::api::Lease;
+use lessor_api::Lease;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -158,7 +158,7 @@ pub(crate) async fn many_pods_are_followed_with_one_watch() {
     assert_eq!(left, MANY / 2 + 1);
     let watches = world
         .audit(mark)
-        .agent(lessor::operator::run::AGENT)
+        .agent(lessor::runtime::AGENT)
         .filter(|entry| entry.resource == "pods" && entry.verb == "watch");
     world.print(format_args!(
         "{MANY} Pods were watched with {} watches, one after another",

@@ -13,7 +13,7 @@ use kube::{
     Api,
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
-use lessor::api::{Lease, lease::condition, time};
+use lessor_api::{Lease, lease::condition, time};
 use lessor_checker::{Checker, Promise, Request};
 use serde_json::{Value, json};
 use tokio::{sync::Mutex, task::JoinHandle};

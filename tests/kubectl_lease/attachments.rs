@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future;
 use kube::core::ApiResource;
-use lessor::client::{Error, Grant, LeaseClient, Target};
+use lessor_client::{Error, Grant, LeaseClient, Target};
 use serde_json::json;
 
 use crate::world::{World, until};

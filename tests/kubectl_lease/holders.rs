@@ -2,10 +2,8 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use lessor::{
-    client::{Beat, Error, Grant, HeldLease, KeepAlive, LeaseClient, Lost, Moment, Pace},
-    operator::run::AGENT,
-};
+use lessor::runtime::AGENT;
+use lessor_client::{Beat, Error, Grant, HeldLease, KeepAlive, LeaseClient, Lost, Moment, Pace};
 use lessor_cluster::proxy::Proxy;
 use serde_json::json;
 use tokio::time::{sleep, timeout};

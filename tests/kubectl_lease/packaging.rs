@@ -17,7 +17,7 @@ fn the_manifest_for_krew_lists_archives_that_hold_the_plugin() {
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir_all(&binaries).expect("a directory");
     for platform in ["linux-amd64", "darwin-arm64"] {
-        fs::copy(env!("CARGO_BIN_EXE_kubectl-lease"), binaries.join(format!("kubectl-lease-{platform}")))
+        fs::copy(crate::plugin::plugin(), binaries.join(format!("kubectl-lease-{platform}")))
             .expect("a copy");
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/krew/package.sh");

@@ -3,6 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -24,13 +25,26 @@ pub(crate) struct Ran {
     pub(crate) err: String,
 }
 
+/// The plugin's program. It belongs to another package, so cargo builds it for no test of this one by itself.
+pub(crate) fn plugin() -> &'static Path {
+    static PLUGIN: OnceLock<PathBuf> = OnceLock::new();
+    PLUGIN.get_or_init(|| {
+        let operator = Path::new(env!("CARGO_BIN_EXE_lessor"));
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "kubectl-lease", "--manifest-path"]);
+        build.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+        assert!(build.status().expect("cargo").success(), "the plugin can't be built");
+        operator.with_file_name("kubectl-lease")
+    })
+}
+
 /// The plugin for a world, with further arguments.
 pub(crate) fn command(world: &World, args: &[&str]) -> Command {
     command_with(world.cluster.kubeconfig_path(), world, args)
 }
 
 fn command_with(kubeconfig: &Path, world: &World, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-lease"));
+    let mut command = Command::new(plugin());
     command.env("KUBECONFIG", kubeconfig).env("USER", "jane").args(["-n", &world.namespace]).args(args);
     command
 }
@@ -513,7 +527,7 @@ async fn kubectl_finds_it_and_completes_it() {
     assert!(kinds.out.contains("configmap/kube-root-ca.crt"), "{kinds:?}");
     let script = "source <(\"$0\" completion bash) && complete -p kubectl-lease";
     let mut bash = Command::new("bash");
-    bash.args(["-c", script, env!("CARGO_BIN_EXE_kubectl-lease")]);
+    bash.args(["-c", script]).arg(plugin());
     let bash = run(bash).await;
     assert!(bash.code == Some(0) && bash.out.contains("kubectl-lease"), "{bash:?}");
     for shell in ["bash", "zsh", "fish"] {
@@ -532,7 +546,7 @@ pub(crate) async fn kubectl_with_plugins(world: &World) -> impl Fn(&[&str]) -> C
     std::fs::write(&completer, script).expect("a script");
     let runnable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&completer, runnable).expect("permissions");
-    let plugin = Path::new(env!("CARGO_BIN_EXE_kubectl-lease"));
+    let plugin = plugin();
     let _ = std::os::unix::fs::symlink(plugin, directory.join("kubectl-lease"));
     let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap_or_default());
     let kubeconfig = world.cluster.kubeconfig_path().to_owned();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client, api::Patch};
-use lessor::api::{Lease, lease::ENDED_MESSAGE, time};
+use lessor_api::{Lease, lease::ENDED_MESSAGE, time};
 use serde_json::json;
 use tokio::{
     sync::watch,

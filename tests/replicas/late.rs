@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use lessor::api::{Lease, Recorded};
+use lessor_api::{Lease, Recorded};
 use serde_json::json;
 use tokio::time::sleep;
 

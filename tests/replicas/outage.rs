@@ -83,7 +83,7 @@ pub(crate) async fn followers_hold_what_the_primary_held_while_the_api_server_co
         replicas.leases().get_opt("left").await.ok()?.is_none().then_some(())
     })
     .await;
-    let held = replicas.status().await.and_then(|status| status.held_milliseconds).unwrap_or_default();
+    let held = replicas.status().await.and_then(|status| status.paused_milliseconds).unwrap_or_default();
     let figures = replicas.check_with(&replicas.checker().outage(from, to), format_args!("{held} ms held"));
     assert_eq!(terms_since_the_first(&figures).len(), 1, "the primary was deposed");
 }

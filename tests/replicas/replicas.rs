@@ -14,7 +14,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use kube::{Api, api::PostParams};
-use lessor::api::{Lessor, LessorStatus, lease};
+use lessor_api::{Lessor, LessorStatus, lease};
 use lessor_checker::{Checker, Figures, Request};
 use lessor_cluster::{
     Cluster, Process,
@@ -24,8 +24,9 @@ use lessor_cluster::{
 use serde_json::{Value, json};
 use tokio::{sync::OnceCell, time::Instant};
 
-pub(crate) use crate::world::PATIENCE;
 use crate::world::{World, install_crds};
+
+pub(crate) use crate::world::PATIENCE;
 
 /// The replicas' `--lease-duration`.
 pub(crate) const LEASE_DURATION: Duration = Duration::from_secs(5);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use kube::{ResourceExt, api::ListParams};
-use lessor::api::attachment::LEASE_ANNOTATION;
+use lessor_api::attachment::LEASE_ANNOTATION;
 use lessor_cluster::proxy::Faults;
 use serde_json::json;
 use tokio::time::{Instant, sleep};

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use k8s_openapi::{
-    api::admissionregistration::v1::{
+use k8s_openapi::api::{
+    admissionregistration::v1::{
         ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
     },
-    api::core::v1::ConfigMap,
+    core::v1::ConfigMap,
 };
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use lessor::api::Lease;
+use lessor_api::Lease;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 

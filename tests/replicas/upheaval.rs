@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, api::DeleteParams};
-use lessor::api::{Lease, Lessor, crd};
+use lessor_api::{Lease, Lessor, crd};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 

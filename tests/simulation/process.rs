@@ -11,7 +11,8 @@ use std::{
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Client;
-use lessor::operator::{hearing::Hearing, run, settings::Settings};
+use lessor::{connectivity::Connectivity, runtime};
+use lessor_core::settings::Settings;
 use tokio::{
     runtime::{Builder, Runtime},
     sync::oneshot,
@@ -26,7 +27,7 @@ pub(crate) struct Process {
     pub(crate) identity: String,
     runtime: Runtime,
     wire: Wire,
-    main: JoinHandle<Result<(), run::Error>>,
+    main: JoinHandle<Result<(), runtime::Error>>,
     stop: Option<oneshot::Sender<()>>,
     /// When it started, by the world's time and by its own.
     started: Duration,
@@ -56,12 +57,12 @@ impl Process {
         let main = runtime.spawn({
             let (wire, wall) = (wire.clone(), wall.clone());
             async move {
-                let hearing = Hearing::with_wall_clock(move || {
+                let hearing = Connectivity::with_wall_clock(move || {
                     let since = SignedDuration::try_from(started + base.elapsed()).unwrap_or_default();
                     epoch + since + SignedDuration::from_millis(wall.load(Ordering::Relaxed))
                 });
                 let client = Client::new(hearing.layer(wire), "default");
-                run::run_with(client, hearing, settings, async {
+                runtime::run_with(client, hearing, settings, async {
                     if stopped.await.is_err() {
                         std::future::pending::<()>().await;
                     }

@@ -8,8 +8,8 @@ use std::{
 };
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use lessor::operator::{follow::SourceKind, settings::Settings};
 use lessor_checker::{Checker, Report};
+use lessor_core::{index::sources::SourceKind, settings::Settings};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 

@@ -95,3 +95,24 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 securityContext:
   {{- toYaml .Values.securityContext | nindent 2 }}
 {{- end -}}
+
+{{/* The kinds that can be attached, ConfigMaps among them, read as `lessor run` reads them: a list, as JSON. */}}
+{{- define "lessor.attachable" -}}
+{{- $kinds := list }}
+{{- $names := list }}
+{{- range .Values.attachable }}
+{{- $name := regexFind "^[^/:]+" . }}
+{{- if has $name $names }}
+{{- fail (printf "attachable: %s is listed twice: leave one of them" $name) }}
+{{- end }}
+{{- $names = append $names $name }}
+{{- $resource := regexFind "^[^.]+" $name }}
+{{- $group := trimPrefix $resource $name | trimPrefix "." }}
+{{- $keys := or (has $name (list "configmaps" "secrets")) (contains ":pointers" .) }}
+{{- $kinds = append $kinds (dict "group" $group "resource" $resource "keys" $keys) }}
+{{- end }}
+{{- if not (has "configmaps" $names) }}
+{{- $kinds = prepend $kinds (dict "group" "" "resource" "configmaps" "keys" true) }}
+{{- end }}
+{{- toJson $kinds }}
+{{- end -}}

@@ -78,7 +78,7 @@ impl<'a> Life<'a> {
         let mut life = Self { object, grant: None, renewals: Vec::new(), end: None, release: None };
         let mut before: Option<&Version<'a>> = None;
         for version in &mut whole {
-            if life.grant.is_none() && version.at("/status/observedGeneration").is_some() {
+            if life.grant.is_none() && version.at("/status/specGeneration").is_some() {
                 life.grant = Some(sign(object, before, *version, history));
             }
             if before.is_some_and(|before| renewal(before) != renewal(version)) {
@@ -154,7 +154,7 @@ fn sign<'a>(
 ) -> Sign<'a> {
     let earliest = before.map_or(Timestamp::MIN, |before| before.made_by.received);
     let is_sign = |request: &Request| {
-        ["/status/observedGeneration", "/spec/renewTime", "/spec/ttlSeconds"]
+        ["/status/specGeneration", "/spec/renewTime", "/spec/ttlSeconds"]
             .iter()
             .any(|field| request.body_at(field).is_some())
     };

@@ -123,7 +123,7 @@ impl Log {
         self.patch(
             OPERATOR,
             &format!("{path}/status"),
-            json!({"status": {"observedGeneration": 1, "term": 1, "primary": OPERATOR}}),
+            json!({"status": {"specGeneration": 1, "term": 1, "primary": OPERATOR}}),
         );
     }
 
@@ -660,7 +660,7 @@ fn what_was_detached_or_attached_after_the_end_may_be_left() {
 fn a_lease_is_granted_with_its_finalizer() {
     let mut log = Log::default();
     log.create("leases/a", json!({"spec": {"ttlSeconds": 5}}));
-    log.patch(OPERATOR, "leases/a/status", json!({"status": {"observedGeneration": 1, "term": 1}}));
+    log.patch(OPERATOR, "leases/a/status", json!({"status": {"specGeneration": 1, "term": 1}}));
     log.assert_broken(Promise::Complete, "without the finalizer");
 }
 

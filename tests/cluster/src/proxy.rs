@@ -36,10 +36,6 @@ use tokio_rustls::{
     },
 };
 
-pub use self::{
-    faults::{Counts, Faults},
-    hold::Hold,
-};
 use self::{
     forward::Upstream,
     hold::{HeldAt, Holds},
@@ -49,6 +45,11 @@ use crate::{
     access::Access,
     certs::Identity,
     error::{Doing, Error},
+};
+
+pub use self::{
+    faults::{Counts, Faults},
+    hold::Hold,
 };
 
 /// A request as the proxy sees it.

@@ -1,8 +1,8 @@
 //! The binaries of a cluster: where they are found, and how they are built.
 
 use std::{
-    env, fs,
-    fs::{File, TryLockError},
+    env,
+    fs::{self, File, TryLockError},
     io::{self, Write},
     path::{Path, PathBuf},
     process::Command,

@@ -3,8 +3,10 @@
 
 use std::{collections::BTreeMap, process::Command, time::Duration};
 
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Namespace},
+    rbac::v1::{Role, RoleBinding},
+};
 use kube::{
     Api,
     api::{DeleteParams, ListParams, ObjectMeta, PostParams},

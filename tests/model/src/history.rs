@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use lessor_api::{
+    attachment::{KEY_PREFIX, LEASE_ANNOTATION},
+    lease::FINALIZER,
+};
+use lessor_core::{
+    decide::removal::Removal,
+    request::{Request, Response},
+};
 use serde_json::Value;
 
 use crate::{
-    api::{
-        attachment::{KEY_PREFIX, LEASE_ANNOTATION},
-        lease::FINALIZER,
-    },
-    operator::{
-        attached::Removal,
-        request::{Answer, Request},
-    },
     server::{Server, attached_to},
     world::TTL,
 };
@@ -109,12 +109,12 @@ pub struct History {
     /// The first promise that was broken.
     pub broken: Option<(Promise, String)>,
     /// What has happened at all, so that a run that shows nothing can be told.
-    pub seen: Sights,
+    pub seen: WatchHealth,
 }
 
 /// What has happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Sights {
+pub struct WatchHealth {
     /// A lease ended by time.
     pub expired: bool,
     /// A lease was revoked.
@@ -188,18 +188,18 @@ impl History {
     pub fn after(
         &mut self,
         request: &Request,
-        answer: &Answer,
+        answer: &Response,
         before: &Server,
         server: &Server,
         sender: &Sender<'_>,
         now: u32,
     ) {
-        if let Answer::Refused(refusal) = answer {
+        if let Response::Refused(refusal) = answer {
             self.seen.conflict |= refusal.outcome() == "conflict";
             self.seen.deposed |= refusal.outcome() == "lower-term";
             return;
         }
-        if matches!(answer, Answer::Gone) {
+        if matches!(answer, Response::Gone) {
             return;
         }
         match request {
@@ -221,17 +221,17 @@ impl History {
                 self.released(&lease.name, &uid.to_string(), server, sender);
             }
             Request::Remove { object, .. } => {
-                let map = before.maps.get(&*object.place.name);
+                let map = before.maps.get(&*object.name.name);
                 let leases = map.map(|map| removed(request, &map.object)).unwrap_or_default();
                 let may = |name: &&str| {
                     let lease = before.leases.get(*name);
                     lease.is_some_and(|lease| lease.object.is_ended() && lease.object.has_finalizer())
                 };
                 if leases.is_empty() || !leases.iter().all(may) {
-                    let what = format!("{} goes, which is attached to {leases:?}", object.place.name);
+                    let what = format!("{} goes, which is attached to {leases:?}", object.name.name);
                     self.violation(Promise::NothingUnattached, what);
                 }
-                let left = server.maps.contains_key(&*object.place.name);
+                let left = server.maps.contains_key(&*object.name.name);
                 self.seen.key_removed |= left;
                 self.seen.removed |= !left;
             }

@@ -8,19 +8,20 @@ use std::{
 };
 
 use k8s_openapi::jiff::Timestamp;
+use lease_engine::clock::LeaseClock;
+use lessor_core::{
+    clocks::Now,
+    index::{
+        attachments::Kind,
+        sources::{SourceKind, SourceWatch},
+    },
+    observation::{Event, Failure, Observation},
+    replica::{Replica, Ticket},
+    request::{Request, RequestError, Response},
+    settings::Settings,
+};
 
 use crate::{
-    lessor::clock::LeaseClock,
-    operator::{
-        attached::Kind,
-        follow::{Lookout, SourceKind},
-        hearing::Now,
-        replica::{Replica, Ticket},
-        request::{Answer, Refusal, Request},
-        settings::Settings,
-        watch::{Failure, Seen},
-        watches::Observation,
-    },
     server::{News, Server, Stream, places},
     world::{TICK, is_write, time},
 };
@@ -57,12 +58,12 @@ pub struct Seat {
     /// Its watches, in the order of [`Stream::ALL`].
     pub watches: [Watch; 4],
     /// The heartbeat that it wants to watch.
-    pub looks_out: Option<Lookout>,
+    pub looks_out: Option<SourceWatch>,
     /// What it has asked and waits for.
     pub asked: BTreeMap<Ticket, Asked>,
     /// When the replica wants to act again if nothing happens before.
     wakes: Option<Duration>,
-    digest: u64,
+    hash_state: u64,
 }
 
 /// [`Replica`], which has too much in it to be shown.
@@ -98,14 +99,14 @@ pub struct Asked {
     /// When it gives up, on its clock.
     pub by: Duration,
     /// What the server answered, once it has.
-    pub answer: Option<Arc<Answer>>,
+    pub answer: Option<Arc<Response>>,
     /// Since when it, or its answer, is stuck.
     pub held: Option<u32>,
 }
 
 impl Hash for Seat {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.digest);
+        state.write_u64(self.hash_state);
     }
 }
 
@@ -134,7 +135,7 @@ impl Seat {
             looks_out: None,
             asked: BTreeMap::new(),
             wakes: None,
-            digest: 0,
+            hash_state: 0,
         };
         seat.note();
         seat
@@ -165,10 +166,10 @@ impl Seat {
             lease: self.clock.now(mono),
             wall: time(now),
             server: self.date.map(|(date, at)| date + mono.saturating_sub(at)),
-            silence: mono.saturating_sub(self.clock.last_life()),
-            deaf: self.clock.stands_still(mono),
-            unwritable: self.clock.unwritable(mono),
-            doubted: self.clock.doubted(mono),
+            since_last_response: mono.saturating_sub(self.clock.last_response()),
+            disconnected: self.clock.is_paused(mono),
+            paused_unwritable: self.clock.paused_unwritable(mono),
+            doubted: self.clock.tentative_pause(mono),
         }
     }
 
@@ -176,13 +177,13 @@ impl Seat {
     pub fn poll(&mut self, now: u32) -> Vec<Asked> {
         let mono = self.mono(now);
         if let Some(due) = self.wakes {
-            self.clock.woke(due, mono);
+            self.clock.resumed_after_pause(due, mono);
         }
         let output = self.replica.0.poll(&self.now(now));
         self.clock.hold(output.hold);
-        if let Some(lookouts) = output.lookouts {
+        if let Some(source_watches) = output.source_watches {
             // It follows one heartbeat at most.
-            self.looks_out = lookouts.into_iter().next();
+            self.looks_out = source_watches.into_iter().next();
             self.watches[Stream::Heart as usize] =
                 Watch { news: VecDeque::new(), open: false, begun: false, held: None };
         }
@@ -233,7 +234,7 @@ impl Seat {
                 self.clock.failed(of_request(ticket));
             }
         }
-        let answer = Answer::Refused(Refusal::NoAnswer("none".to_owned()));
+        let answer = Response::Refused(RequestError::NoAnswer("none".to_owned()));
         self.replica.0.answer(ticket, answer, &self.now(now));
         let mut given_up = self.poll(now);
         given_up.push(asked);
@@ -251,24 +252,26 @@ impl Seat {
             if counts {
                 seat.hear_answer(ticket, &request, &answer, mono);
             }
-            let answer = Arc::try_unwrap(answer).unwrap_or_else(|shared| Answer::clone(&shared));
+            let answer = Arc::try_unwrap(answer).unwrap_or_else(|shared| Response::clone(&shared));
             seat.replica.0.answer(ticket, answer, &seat.now(now));
         })
     }
 
     /// As the operator's shell does.
-    fn hear_answer(&mut self, ticket: Ticket, request: &Request, answer: &Answer, mono: Duration) {
+    fn hear_answer(&mut self, ticket: Ticket, request: &Request, answer: &Response, mono: Duration) {
         let id = of_request(ticket);
         match answer {
-            Answer::Refused(Refusal::Failing(_)) if request.lease().is_some() => self.clock.spoiled(id, mono),
-            Answer::Refused(Refusal::Failing(_)) => {
+            Response::Refused(RequestError::Failing(_)) if request.lease().is_some() => {
+                self.clock.inconclusive(id, mono)
+            }
+            Response::Refused(RequestError::Failing(_)) => {
                 self.doubt_writes(request, mono);
                 self.clock.failed(id);
             }
             answer => {
                 self.clock.answered(id, mono);
-                if is_write(request) && !matches!(answer, Answer::Refused(_) | Answer::Gone) {
-                    self.clock.wrote(mono);
+                if is_write(request) && !matches!(answer, Response::Refused(_) | Response::Gone) {
+                    self.clock.write_observed(mono);
                 }
             }
         }
@@ -276,7 +279,7 @@ impl Seat {
 
     fn doubt_writes(&mut self, request: &Request, mono: Duration) {
         if is_write(request) && request.lease().is_none() {
-            self.clock.could_not_write(mono);
+            self.clock.write_failed(mono);
         }
     }
 
@@ -294,13 +297,13 @@ impl Seat {
                         News::Broken => seat.clock.broke(),
                         // A watch is opened by an answer.
                         News::Resumed | News::All(_) => seat.clock.answered(opening(stream), mono),
-                        _ => seat.clock.heard(mono),
+                        _ => seat.clock.watch_event(mono),
                     }
                 }
                 let observation = seat.observation(stream, news);
                 if let Some(version) = observation.version().filter(|version| *version > seat.newest) {
                     seat.newest = version;
-                    seat.clock.wrote(mono);
+                    seat.clock.write_observed(mono);
                 }
                 seat.replica.0.observe(observation, &seat.now(now));
             }
@@ -310,11 +313,11 @@ impl Seat {
     /// Takes something in, and lets the replica act on it.
     fn hear(&mut self, now: u32, take_in: impl FnOnce(&mut Self, Duration)) -> Vec<Asked> {
         let mono = self.mono(now);
-        let was_deaf = self.clock.stands_still(mono);
+        let was_deaf = self.clock.is_paused(mono);
         take_in(self, mono);
         let mut given_up = self.poll(now);
-        if was_deaf && !self.clock.stands_still(mono) {
-            self.replica.0.heard_again(&self.now(now));
+        if was_deaf && !self.clock.is_paused(mono) {
+            self.replica.0.reconnected(&self.now(now));
             given_up.extend(self.poll(now));
         }
         given_up
@@ -329,13 +332,13 @@ impl Seat {
                 Observation::Object(Arc::clone(&self.kind), None, seen(map.object.clone(), there))
             }
             (_, News::Heart(heart, there)) => {
-                Observation::Source(self.lookout(), seen(heart.object.clone(), there))
+                Observation::Source(self.source_watch(), seen(heart.object.clone(), there))
             }
             (Stream::Heart, news) => {
-                Observation::Source(self.lookout(), whole(news, crate::server::NAMESPACE, failing))
+                Observation::Source(self.source_watch(), whole(news, crate::server::NAMESPACE, failing))
             }
             (Stream::Lessor, news) => Observation::Lessor(whole(news, "", failing)),
-            (Stream::Leases, news) => {
+            (Stream::LeaseIndex, news) => {
                 Observation::Lease(None, whole(news, crate::server::NAMESPACE, failing))
             }
             (Stream::Maps, news) => Observation::Object(
@@ -346,8 +349,8 @@ impl Seat {
         }
     }
 
-    fn lookout(&self) -> Lookout {
-        self.looks_out.clone().unwrap_or(Lookout {
+    fn source_watch(&self) -> SourceWatch {
+        self.looks_out.clone().unwrap_or(SourceWatch {
             kind: SourceKind::CoordinationLease,
             namespace: None,
             name: None,
@@ -357,7 +360,7 @@ impl Seat {
     /// Takes note of what this replica now is.
     pub fn note(&mut self) {
         let mut state = DefaultHasher::new();
-        self.replica.0.digest(&mut state);
+        self.replica.0.hash_state(&mut state);
         (&self.identity, self.born, &self.clock, self.newest, &self.watches, &self.looks_out, self.wakes)
             .hash(&mut state);
         self.date.map(|(date, at)| (date.as_second(), at)).hash(&mut state);
@@ -366,12 +369,12 @@ impl Seat {
             hash_request(&asked.request, &mut state);
             asked.answer.as_deref().map(|answer| hash_answer(answer, &mut state)).hash(&mut state);
         }
-        self.digest = state.finish();
+        self.hash_state = state.finish();
     }
 }
 
 /// The watches whose silence says that holders can't renew.
-const OURS: [Stream; 2] = [Stream::Lessor, Stream::Leases];
+const OURS: [Stream; 2] = [Stream::Lessor, Stream::LeaseIndex];
 
 /// What the clock knows the request as that opens a watch.
 fn opening(stream: Stream) -> u64 {
@@ -383,15 +386,15 @@ fn of_request(ticket: Ticket) -> u64 {
     OURS.len() as u64 + ticket
 }
 
-fn seen<T>(object: T, there: bool) -> Seen<T> {
-    if there { Seen::There(Box::new(object)) } else { Seen::Gone(Box::new(object)) }
+fn seen<T>(object: T, there: bool) -> Event<T> {
+    if there { Event::Applied(Box::new(object)) } else { Event::Deleted(Box::new(object)) }
 }
 
-fn whole<T>(news: News, namespace: &str, failing: impl Fn() -> Failure) -> Seen<T> {
+fn whole<T>(news: News, namespace: &str, failing: impl Fn() -> Failure) -> Event<T> {
     match news {
-        News::All(names) => Seen::All(places(&names, namespace)),
-        News::Broken => Seen::Failing(failing()),
-        _ => Seen::Resumed,
+        News::All(names) => Event::Synced(places(&names, namespace)),
+        News::Broken => Event::Failing(failing()),
+        _ => Event::Resumed,
     }
 }
 
@@ -405,7 +408,7 @@ pub(crate) fn hash_request(request: &Request, state: &mut impl Hasher) {
         Request::DeleteLease { uid, .. } => uid.hash(state),
         Request::ReadObject { object } => object.hash(state),
         Request::Remove { object, removal } => {
-            use crate::operator::attached::Removal;
+            use lessor_core::decide::removal::Removal;
             object.hash(state);
             match removal {
                 Removal::Delete { uid, version, .. } | Removal::Members { uid, version, .. } => {
@@ -420,13 +423,13 @@ pub(crate) fn hash_request(request: &Request, state: &mut impl Hasher) {
 }
 
 /// What the server answered is a version of something, or nothing.
-fn hash_answer(answer: &Answer, state: &mut impl Hasher) {
+fn hash_answer(answer: &Response, state: &mut impl Hasher) {
     answer.outcome().hash(state);
     match answer {
-        Answer::Lessor(lessor) => lessor.metadata.resource_version.hash(state),
-        Answer::Lease(lease) => lease.metadata.resource_version.hash(state),
-        Answer::Object(meta) => meta.resource_version.hash(state),
-        Answer::Source(sighting) => sighting.hash(state),
-        Answer::Deleted | Answer::Gone | Answer::Refused(_) => {}
+        Response::Lessor(lessor) => lessor.metadata.resource_version.hash(state),
+        Response::Lease(lease) => lease.metadata.resource_version.hash(state),
+        Response::Object(meta) => meta.resource_version.hash(state),
+        Response::Source(source_state) => source_state.hash(state),
+        Response::Deleted | Response::Gone | Response::Refused(_) => {}
     }
 }

@@ -10,22 +10,18 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, ObjectMeta, Time},
     jiff::Timestamp,
 };
-use serde_json::{Value, json};
-
-use crate::{
-    api::{
-        Lease, LeaseSpec, LeaseStatus, Lessor, LessorStatus, RenewFrom, lease::SourceName,
-        lessor::LessorSpec, recorded::GRANT_MANAGER,
-    },
-    operator::{
-        attached::Removal,
-        follow::{Sighting, Sign},
-        record::Place,
-        request::{Answer, Refusal, Request},
-        server::FIELD_MANAGER,
-        shown::Shown,
-    },
+use lessor_api::{
+    Lease, LeaseSpec, LeaseStatus, Lessor, LessorStatus, RenewFrom, lease::SourceName, lessor::LessorSpec,
+    recorded::GRANT_MANAGER,
 };
+use lessor_core::{
+    decide::removal::Removal,
+    index::sources::{SourceState, SourceStatus},
+    lease_object::NamespacedName,
+    listed_keys::ListedKeys,
+    request::{FIELD_MANAGER, Request, RequestError, Response},
+};
+use serde_json::{Value, json};
 
 /// Where everything lies.
 pub const NAMESPACE: &str = "shop";
@@ -79,7 +75,7 @@ pub enum News {
     /// A ConfigMap's metadata, and whether it is still there.
     Map(Arc<Stored<ObjectMeta>>, bool),
     /// The heartbeat, and whether it is still there.
-    Heart(Arc<Stored<Sighting>>, bool),
+    Heart(Arc<Stored<SourceState>>, bool),
     /// Everything has been shown: these.
     All(Box<[&'static str]>),
     /// The watch goes on where it broke.
@@ -94,7 +90,7 @@ pub enum Stream {
     /// Of our `Lessor`.
     Lessor,
     /// Of leases.
-    Leases,
+    LeaseIndex,
     /// Of ConfigMaps.
     Maps,
     /// Of the heartbeat, if a lease follows it.
@@ -103,7 +99,7 @@ pub enum Stream {
 
 impl Stream {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Lessor, Self::Leases, Self::Maps, Self::Heart];
+    pub const ALL: [Self; 4] = [Self::Lessor, Self::LeaseIndex, Self::Maps, Self::Heart];
 }
 
 /// The state of the server. Keys are the names of objects.
@@ -119,9 +115,9 @@ pub struct Server {
     /// ConfigMaps.
     pub maps: BTreeMap<&'static str, Arc<Stored<ObjectMeta>>>,
     /// The heartbeat.
-    pub heart: Option<Arc<Stored<Sighting>>>,
+    pub heart: Option<Arc<Stored<SourceState>>>,
     /// How it was first, for a server that reads from a cache.
-    first_heart: Option<Arc<Stored<Sighting>>>,
+    first_heart: Option<Arc<Stored<SourceState>>>,
 }
 
 impl Hash for Server {
@@ -134,20 +130,20 @@ impl Hash for Server {
 #[derive(Debug)]
 pub struct Done {
     /// For whoever asked.
-    pub answer: Answer,
+    pub answer: Response,
     /// For those who watch.
     pub news: Option<News>,
 }
 
-impl From<Answer> for Done {
-    fn from(answer: Answer) -> Self {
+impl From<Response> for Done {
+    fn from(answer: Response) -> Self {
         Self { answer, news: None }
     }
 }
 
-impl From<Refusal> for Done {
-    fn from(refusal: Refusal) -> Self {
-        Answer::Refused(refusal).into()
+impl From<RequestError> for Done {
+    fn from(refusal: RequestError) -> Self {
+        Response::Refused(refusal).into()
     }
 }
 
@@ -163,7 +159,7 @@ impl Server {
             Stream::Lessor => {
                 self.lessor.iter().map(|lessor| News::Lessor(Arc::clone(lessor), true)).collect()
             }
-            Stream::Leases => {
+            Stream::LeaseIndex => {
                 self.leases.values().map(|lease| News::Lease(Arc::clone(lease), true)).collect()
             }
             Stream::Maps => self.maps.values().map(|map| News::Map(Arc::clone(map), true)).collect(),
@@ -171,7 +167,7 @@ impl Server {
         };
         news.push(News::All(match stream {
             Stream::Lessor => self.lessor.iter().map(|_| LESSOR).collect(),
-            Stream::Leases => self.leases.keys().copied().collect(),
+            Stream::LeaseIndex => self.leases.keys().copied().collect(),
             Stream::Maps => self.maps.keys().copied().collect(),
             Stream::Heart => self.heart.iter().map(|_| HEART).collect(),
         }));
@@ -182,10 +178,10 @@ impl Server {
     pub fn handle(&mut self, request: &Request, now: Timestamp) -> Done {
         match request {
             Request::ReadLessor => match &self.lessor {
-                Some(lessor) => Answer::Lessor(Box::new(lessor.object.clone())).into(),
-                None => Answer::Gone.into(),
+                Some(lessor) => Response::Lessor(Box::new(lessor.object.clone())).into(),
+                None => Response::Gone.into(),
             },
-            Request::CreateLessor if self.lessor.is_some() => Refusal::Conflict.into(),
+            Request::CreateLessor if self.lessor.is_some() => RequestError::Conflict.into(),
             Request::CreateLessor => {
                 let mut lessor = Lessor::new(LESSOR, LessorSpec::default());
                 lessor.metadata.uid = Some(self.next_uid());
@@ -193,8 +189,8 @@ impl Server {
             }
             Request::WriteLessor { version, status } => self.write_lessor(*version, status),
             Request::ReadLease { lease } => match self.leases.get(&*lease.name) {
-                Some(lease) => Answer::Lease(Box::new(lease.object.clone())).into(),
-                None => Answer::Gone.into(),
+                Some(lease) => Response::Lease(Box::new(lease.object.clone())).into(),
+                None => Response::Gone.into(),
             },
             Request::SetFinalizers { lease, uid, version, finalizers } => {
                 let (name, mut lease) = match self.lease(lease, &uid.to_string(), Some(*version)) {
@@ -213,14 +209,14 @@ impl Server {
                     Err(refused) => return refused.into(),
                 };
                 let Ok(status) = serde_json::from_value::<LeaseStatus>(status.clone()) else {
-                    return Refusal::Invalid("no status".to_owned()).into();
+                    return RequestError::Invalid("no status".to_owned()).into();
                 };
                 let before = lease.status.take().unwrap_or_default();
                 if self.rules.terms && status.term < before.term {
-                    return Refusal::LowerTerm.into();
+                    return RequestError::LowerTerm.into();
                 }
                 if self.rules.freeze && before.end_time.is_some() && status.end_time != before.end_time {
-                    return Refusal::Invalid("endTime never changes".to_owned()).into();
+                    return RequestError::Invalid("endTime never changes".to_owned()).into();
                 }
                 lease.status = Some(status);
                 let manager = if *grants { GRANT_MANAGER } else { FIELD_MANAGER };
@@ -231,24 +227,24 @@ impl Server {
                 Ok((name, lease)) => self.delete_lease(name, lease, now),
                 Err(refused) => refused.into(),
             },
-            Request::ReadObject { object } => match self.maps.get(&*object.place.name) {
-                Some(map) => Answer::Object(Box::new(map.object.clone())).into(),
-                None => Answer::Gone.into(),
+            Request::ReadObject { object } => match self.maps.get(&*object.name.name) {
+                Some(map) => Response::Object(Box::new(map.object.clone())).into(),
+                None => Response::Gone.into(),
             },
             Request::ReadSource { .. } => {
                 match if self.rules.fresh { &self.heart } else { &self.first_heart } {
-                    Some(heart) => Answer::Source(Box::new(heart.object.clone())).into(),
-                    None => Answer::Gone.into(),
+                    Some(heart) => Response::Source(Box::new(heart.object.clone())).into(),
+                    None => Response::Gone.into(),
                 }
             }
-            Request::Remove { object, removal } => self.remove_from_map(&object.place.name, removal),
+            Request::Remove { object, removal } => self.remove_from_map(&object.name.name, removal),
         }
     }
 
     fn write_lessor(&mut self, version: u64, status: &Value) -> Done {
-        let Some(old) = &self.lessor else { return Answer::Gone.into() };
+        let Some(old) = &self.lessor else { return Response::Gone.into() };
         if self.rules.versions && version_of(&old.object.metadata) != version {
-            return Refusal::Conflict.into();
+            return RequestError::Conflict.into();
         }
         let mut lessor = old.object.clone();
         let before = lessor.status.take().unwrap_or_default();
@@ -258,10 +254,10 @@ impl Server {
             return self.store_lessor(lessor);
         }
         let Ok(mut after) = serde_json::from_value::<LessorStatus>(status.clone()) else {
-            return Refusal::Invalid("no status".to_owned()).into();
+            return RequestError::Invalid("no status".to_owned()).into();
         };
         if self.rules.terms && after.term < before.term {
-            return Refusal::LowerTerm.into();
+            return RequestError::LowerTerm.into();
         }
         after.conditions = before.conditions;
         lessor.status = Some(after);
@@ -269,7 +265,7 @@ impl Server {
     }
 
     fn remove_from_map(&mut self, name: &str, removal: &Removal) -> Done {
-        let Some((&name, old)) = self.maps.get_key_value(name) else { return Answer::Gone.into() };
+        let Some((&name, old)) = self.maps.get_key_value(name) else { return Response::Gone.into() };
         let mut map = old.object.clone();
         let is_other = |member: &str, is: Option<&String>| {
             let Removal::Keys { patch, .. } = removal else { return false };
@@ -280,18 +276,18 @@ impl Server {
             Removal::Delete { uid, version, .. } => {
                 let other = map.uid.as_deref() != Some(&*uid.to_string());
                 if other || self.rules.versions && version_of(&map) != *version {
-                    return Refusal::Conflict.into();
+                    return RequestError::Conflict.into();
                 }
                 self.remove_map(name);
                 let mut gone = map;
                 gone.resource_version = Some(self.version.to_string());
-                Done { answer: Answer::Deleted, news: Some(News::Map(stored_map(gone), false)) }
+                Done { answer: Response::Deleted, news: Some(News::Map(stored_map(gone), false)) }
             }
             Removal::Keys { patch, .. } => {
                 let other = is_other("uid", map.uid.as_ref());
                 if other || self.rules.versions && is_other("resourceVersion", map.resource_version.as_ref())
                 {
-                    return Refusal::Conflict.into();
+                    return RequestError::Conflict.into();
                 }
                 let annotations = map.annotations.get_or_insert_default();
                 for (name, value) in patch["metadata"]["annotations"].as_object().into_iter().flatten() {
@@ -302,17 +298,24 @@ impl Server {
                 }
                 self.store_map(name, map)
             }
-            Removal::Members { .. } => Refusal::Invalid("a ConfigMap has no members".to_owned()).into(),
+            Removal::Members { .. } => RequestError::Invalid("a ConfigMap has no members".to_owned()).into(),
         }
     }
 
     /// The lease that a write is for, if the write's conditions hold.
-    fn lease(&self, place: &Place, uid: &str, version: Option<u64>) -> Result<(&'static str, Lease), Answer> {
-        let Some((&name, lease)) = self.leases.get_key_value(&*place.name) else { return Err(Answer::Gone) };
+    fn lease(
+        &self,
+        place: &NamespacedName,
+        uid: &str,
+        version: Option<u64>,
+    ) -> Result<(&'static str, Lease), Response> {
+        let Some((&name, lease)) = self.leases.get_key_value(&*place.name) else {
+            return Err(Response::Gone);
+        };
         let meta = &lease.object.metadata;
         let differs = version.is_some_and(|version| self.rules.versions && version_of(meta) != version);
         if differs || meta.uid.as_deref() != Some(uid) {
-            return Err(Answer::Refused(Refusal::Conflict));
+            return Err(Response::Refused(RequestError::Conflict));
         }
         Ok((name, lease.object.clone()))
     }
@@ -354,7 +357,7 @@ impl Server {
     }
 
     /// Somebody changes something of a lease that means nothing.
-    pub fn touch_lease(&mut self, name: &'static str) -> Option<News> {
+    pub fn enqueue_lease(&mut self, name: &'static str) -> Option<News> {
         let mut lease = self.leases.get(name)?.object.clone();
         lease.metadata.labels.get_or_insert_default().insert("v".to_owned(), self.version.to_string());
         self.store_lease(name, lease).news
@@ -368,16 +371,19 @@ impl Server {
 
     /// The heart beats; if it isn't there it is made.
     pub fn beat(&mut self, now: Timestamp) -> News {
-        let known = self.heart.as_ref().and_then(|heart| match heart.object.sign {
-            Sign::Heartbeat { uid, .. } => Some(uid),
-            Sign::Pod { .. } => None,
+        let known = self.heart.as_ref().and_then(|heart| match heart.object.status {
+            SourceStatus::Heartbeat { uid, .. } => Some(uid),
+            SourceStatus::Pod { .. } => None,
         });
         let uid = known.unwrap_or_else(|| self.next_uid().parse().unwrap_or_default());
         self.version += 1;
         let renew_time = Some(format!("the {}th", self.version).into());
-        let sign = Sign::Heartbeat { uid, renew_time, recorded: Some(now) };
-        let heart =
-            stored_heart(Sighting { place: Place::new(NAMESPACE, HEART), version: self.version, sign });
+        let status = SourceStatus::Heartbeat { uid, renew_time, recorded: Some(now) };
+        let heart = stored_heart(SourceState {
+            name: NamespacedName::new(NAMESPACE, HEART),
+            version: self.version,
+            status,
+        });
         self.heart = Some(Arc::clone(&heart));
         self.first_heart.get_or_insert_with(|| Arc::clone(&heart));
         News::Heart(heart, true)
@@ -441,7 +447,7 @@ impl Server {
     fn store_lessor(&mut self, mut lessor: Lessor) -> Done {
         self.version += 1;
         lessor.metadata.resource_version = Some(self.version.to_string());
-        let answer = Answer::Lessor(Box::new(lessor.clone()));
+        let answer = Response::Lessor(Box::new(lessor.clone()));
         let stored = stored_lessor(lessor);
         self.lessor = Some(Arc::clone(&stored));
         Done { answer, news: Some(News::Lessor(stored, true)) }
@@ -450,7 +456,7 @@ impl Server {
     fn store_lease(&mut self, name: &'static str, mut lease: Lease) -> Done {
         self.version += 1;
         lease.metadata.resource_version = Some(self.version.to_string());
-        let answer = Answer::Lease(Box::new(lease.clone()));
+        let answer = Response::Lease(Box::new(lease.clone()));
         let stored = stored_lease(lease);
         self.leases.insert(name, Arc::clone(&stored));
         Done { answer, news: Some(News::Lease(stored, true)) }
@@ -458,10 +464,10 @@ impl Server {
 
     fn delete_lease(&mut self, name: &'static str, mut lease: Lease, now: Timestamp) -> Done {
         if lease.metadata.finalizers.as_ref().is_none_or(Vec::is_empty) {
-            return Done { answer: Answer::Deleted, ..self.remove_lease(name, lease) };
+            return Done { answer: Response::Deleted, ..self.remove_lease(name, lease) };
         }
         if lease.metadata.deletion_timestamp.is_some() {
-            return Answer::Lease(Box::new(lease)).into();
+            return Response::Lease(Box::new(lease)).into();
         }
         lease.metadata.deletion_timestamp = Some(Time(now));
         self.store_lease(name, lease)
@@ -469,7 +475,7 @@ impl Server {
 
     /// The lease goes; the answer shows it in the version that it had before.
     fn remove_lease(&mut self, name: &'static str, mut lease: Lease) -> Done {
-        let answer = Answer::Lease(Box::new(lease.clone()));
+        let answer = Response::Lease(Box::new(lease.clone()));
         self.leases.remove(name);
         self.version += 1;
         lease.metadata.resource_version = Some(self.version.to_string());
@@ -479,7 +485,7 @@ impl Server {
     fn store_map(&mut self, name: &'static str, mut map: ObjectMeta) -> Done {
         self.version += 1;
         map.resource_version = Some(self.version.to_string());
-        let answer = Answer::Object(Box::new(map.clone()));
+        let answer = Response::Object(Box::new(map.clone()));
         let stored = stored_map(map);
         self.maps.insert(name, Arc::clone(&stored));
         Done { answer, news: Some(News::Map(stored, true)) }
@@ -492,8 +498,8 @@ impl Server {
 }
 
 /// The names of what was listed, as places.
-pub fn places(names: &[&'static str], namespace: &str) -> Shown {
-    names.iter().map(|name| Place::new(namespace, *name)).collect()
+pub fn places(names: &[&'static str], namespace: &str) -> ListedKeys {
+    names.iter().map(|name| NamespacedName::new(namespace, *name)).collect()
 }
 
 /// The names of the leases that a ConfigMap with these annotations is attached to, wholly or by a key.
@@ -538,7 +544,7 @@ fn stored_lease(lease: Lease) -> Arc<Stored<Lease>> {
     hash_meta(&lease.metadata, &mut state);
     lease.spec.renew_time.hash(&mut state);
     if let Some(status) = &lease.status {
-        (&status.primary, status.term, status.fencing_token, status.observed_generation).hash(&mut state);
+        (&status.primary, status.term, status.fencing_token, status.spec_generation).hash(&mut state);
         let times = [&status.grant_time, &status.expiry_time, &status.end_time];
         times.map(|time| time.as_ref().map(|time| time.0.as_millisecond())).hash(&mut state);
         let reasons: Vec<_> =
@@ -548,7 +554,7 @@ fn stored_lease(lease: Lease) -> Arc<Stored<Lease>> {
     Arc::new(Stored { hash: state.finish(), object: lease })
 }
 
-fn stored_heart(heart: Sighting) -> Arc<Stored<Sighting>> {
+fn stored_heart(heart: SourceState) -> Arc<Stored<SourceState>> {
     let mut state = DefaultHasher::new();
     heart.hash(&mut state);
     Arc::new(Stored { hash: state.finish(), object: heart })

@@ -13,13 +13,13 @@ use std::{
 };
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use lessor_core::{
+    replica::Ticket,
+    request::{Request, RequestError, Response},
+};
 
 use crate::{
     history::{History, How, Outage, Sender},
-    operator::{
-        replica::Ticket,
-        request::{Answer, Refusal, Request},
-    },
     seat::{Asked, Seat, hash_request},
     server::{News, Rules, Server, Stream},
 };
@@ -131,7 +131,7 @@ pub enum Action {
 
 /// A replica's place.
 #[derive(Clone, Debug, Hash)]
-enum Place {
+enum NamespacedName {
     Up(Arc<Seat>),
     /// It stands still since then.
     Paused(Arc<Seat>, u32),
@@ -171,7 +171,7 @@ impl Hash for Late {
 pub struct World {
     now: u32,
     server: Server,
-    places: Vec<Place>,
+    places: Vec<NamespacedName>,
     runs: u32,
     late: Vec<Late>,
     weather: Option<Weather>,
@@ -233,7 +233,7 @@ impl World {
         }
         server.create_map(MAP, form.annotations("a"));
         history.attached(MAP, 0);
-        let seat = |number| Place::Up(Arc::new(Seat::start(number, 1, 0, &server)));
+        let seat = |number| NamespacedName::Up(Arc::new(Seat::start(number, 1, 0, &server)));
         Self {
             now: 0,
             places: (0..replicas).map(seat).collect(),
@@ -275,22 +275,22 @@ impl World {
 
     fn seat(&self, number: usize) -> Option<&Seat> {
         match self.places.get(number)? {
-            Place::Up(seat) | Place::Paused(seat, _) => Some(seat),
-            Place::Down(_) => None,
+            NamespacedName::Up(seat) | NamespacedName::Paused(seat, _) => Some(seat),
+            NamespacedName::Down(_) => None,
         }
     }
 
     fn seat_mut(&mut self, number: usize) -> Option<&mut Seat> {
         match self.places.get_mut(number)? {
-            Place::Up(seat) | Place::Paused(seat, _) => Some(Arc::make_mut(seat)),
-            Place::Down(_) => None,
+            NamespacedName::Up(seat) | NamespacedName::Paused(seat, _) => Some(Arc::make_mut(seat)),
+            NamespacedName::Down(_) => None,
         }
     }
 
     fn up(&self, number: usize) -> Option<&Seat> {
         match self.places.get(number)? {
-            Place::Up(seat) => Some(seat),
-            Place::Paused(..) | Place::Down(_) => None,
+            NamespacedName::Up(seat) => Some(seat),
+            NamespacedName::Paused(..) | NamespacedName::Down(_) => None,
         }
     }
 
@@ -311,9 +311,9 @@ impl World {
         actions.push(Action::Proceed);
         for number in 0..self.places.len() {
             match &self.places[number] {
-                Place::Down(_) => actions.push(Action::Restart(number)),
-                Place::Paused(..) => actions.push(Action::Resume(number)),
-                Place::Up(seat) => {
+                NamespacedName::Down(_) => actions.push(Action::Restart(number)),
+                NamespacedName::Paused(..) => actions.push(Action::Resume(number)),
+                NamespacedName::Up(seat) => {
                     let asked = seat.asked.iter().filter(|(_, asked)| asked.held.is_some());
                     actions.extend(asked.map(|(ticket, _)| Action::Release(number, What::Request(*ticket))));
                     let held = Stream::ALL
@@ -442,7 +442,7 @@ impl World {
         for number in 0..self.places.len() {
             let (refused, silent) = self.reach(number);
             let Some(seat) = self.seat(number) else { continue };
-            let paused = matches!(self.places[number], Place::Paused(..));
+            let paused = matches!(self.places[number], NamespacedName::Paused(..));
             let next = seat
                 .asked
                 .iter()
@@ -506,10 +506,10 @@ impl World {
         }
         for number in 0..self.places.len() {
             match &self.places[number] {
-                Place::Down(since) if now >= since + PATIENCE => self.restart(number),
-                Place::Paused(_, since) if now >= since + PATIENCE => self.resume(number),
-                Place::Down(_) | Place::Paused(..) => {}
-                Place::Up(_) => {
+                NamespacedName::Down(since) if now >= since + PATIENCE => self.restart(number),
+                NamespacedName::Paused(_, since) if now >= since + PATIENCE => self.resume(number),
+                NamespacedName::Down(_) | NamespacedName::Paused(..) => {}
+                NamespacedName::Up(_) => {
                     if let Some(seat) = self.seat_mut(number) {
                         for watch in &mut seat.watches {
                             watch.held = watch.held.filter(|since| now < since + PATIENCE);
@@ -588,7 +588,7 @@ impl World {
         }
     }
 
-    fn serve(&mut self, request: &Request, sender: &Sender<'_>) -> Answer {
+    fn serve(&mut self, request: &Request, sender: &Sender<'_>) -> Response {
         if is_write(request) && self.weather.is_some_and(|weather| weather.how == How::Full) {
             let primary = self.server.lessor.as_ref().and_then(|lessor| lessor.object.status.as_ref());
             if request.lease().is_none()
@@ -597,7 +597,7 @@ impl World {
             {
                 outage.met.insert(sender.identity.to_owned());
             }
-            return Answer::Refused(Refusal::Failing("the storage is full".to_owned()));
+            return Response::Refused(RequestError::Failing("the storage is full".to_owned()));
         }
         let before = is_write(request).then(|| self.server.clone());
         let done = self.server.handle(request, time(self.now));
@@ -617,7 +617,7 @@ impl World {
         for news in news {
             let stream = match &news {
                 News::Lessor(..) => Stream::Lessor,
-                News::Lease(..) => Stream::Leases,
+                News::Lease(..) => Stream::LeaseIndex,
                 News::Heart(..) => Stream::Heart,
                 News::Map(..) | News::All(_) | News::Resumed | News::Broken => Stream::Maps,
             };
@@ -648,8 +648,8 @@ impl World {
             }
             Fault::Crash(number) => self.kill(number),
             Fault::Pause(number) => {
-                if let Place::Up(seat) = &self.places[number] {
-                    self.places[number] = Place::Paused(Arc::clone(seat), now);
+                if let NamespacedName::Up(seat) = &self.places[number] {
+                    self.places[number] = NamespacedName::Paused(Arc::clone(seat), now);
                 }
             }
             Fault::Isolate(number) => self.cut(Some(number), How::Away),
@@ -700,19 +700,19 @@ impl World {
     fn kill(&mut self, number: usize) {
         let now = self.now;
         self.give(number, |seat| std::mem::take(&mut seat.asked).into_values().collect());
-        self.places[number] = Place::Down(now);
+        self.places[number] = NamespacedName::Down(now);
     }
 
     fn restart(&mut self, number: usize) {
         self.runs += 1;
         let seat = Seat::start(number, self.runs, self.now, &self.server);
-        self.places[number] = Place::Up(Arc::new(seat));
+        self.places[number] = NamespacedName::Up(Arc::new(seat));
     }
 
     fn resume(&mut self, number: usize) {
         let now = self.now;
-        if let Place::Paused(seat, _) = &self.places[number] {
-            self.places[number] = Place::Up(Arc::clone(seat));
+        if let NamespacedName::Paused(seat, _) = &self.places[number] {
+            self.places[number] = NamespacedName::Up(Arc::clone(seat));
             // What broke meanwhile is there to be seen at once; any answer to what it asks now comes later.
             for stream in Stream::ALL {
                 let seat = self.seat(number).map(|seat| &seat.watches[stream as usize]);
@@ -767,7 +767,7 @@ impl World {
                 news.into_iter().collect()
             }
             Edit::Revoke(name) => self.server.revoke(name, at).into_iter().collect(),
-            Edit::Touch(name) => self.server.touch_lease(name).into_iter().collect(),
+            Edit::Touch(name) => self.server.enqueue_lease(name).into_iter().collect(),
             Edit::Create(name) => {
                 let news = self.server.create_lease(name, TTL.into(), false, at);
                 history.created(name, false, &self.server);
@@ -806,9 +806,9 @@ impl World {
         world.clear();
         for number in 0..world.places.len() {
             match &world.places[number] {
-                Place::Down(_) => world.restart(number),
-                Place::Paused(..) => world.resume(number),
-                Place::Up(seat) => {
+                NamespacedName::Down(_) => world.restart(number),
+                NamespacedName::Paused(..) => world.resume(number),
+                NamespacedName::Up(seat) => {
                     let held: Vec<Ticket> = seat.asked.keys().copied().collect();
                     for ticket in held {
                         world.hold(number, What::Request(ticket), None);

@@ -1,0 +1,610 @@
+//! All leases by uid and by name, and their deadlines: it keeps the in-memory lessor in step with the lease objects.
+
+use std::{
+    collections::HashMap,
+    hash::{Hash, Hasher},
+    time::Duration,
+};
+
+use lease_engine::{self, AboveMax, LeaseTime, Lessor, Rate};
+use lessor_api::Recorded;
+use uuid::Uuid;
+
+use crate::{
+    clocks::Now,
+    decide::{
+        cold_start::{self, Recovered},
+        lease::{Held, granted_ttl, seconds},
+    },
+    index::sources::{LeaseState, Transition, TtlChange, TtlState},
+    interner::Interner,
+    lease_object::LeaseObject,
+    listed_keys::ListedKeys,
+    metadata::NamespacedName,
+    settings::Settings,
+    sparse::Sparse,
+};
+
+/// A lease: its object, and the state that isn't stored in the object.
+#[derive(Clone, Debug, Hash)]
+pub struct Entry {
+    /// The newest version of the object.
+    pub record: LeaseObject,
+    /// Whether the object has changed since: it must be read before it is written.
+    pub stale: bool,
+    /// The deadline that `status.expiryTime` stands for.
+    pub published_deadline: Option<LeaseTime>,
+    /// Whether its deadline has come nearer since: `status.expiryTime` must be corrected at once.
+    pub nearer: bool,
+    /// When a write of its status was last observed.
+    pub written_at: Option<Duration>,
+    /// Whether a request for it is in flight.
+    pub in_flight: bool,
+    /// Whether the lessor has handed it out as expired.
+    pub handed_out: bool,
+    /// Whether a refresh of its status is queued.
+    pub refreshing: bool,
+    /// Whether its time runs, as far as its source decides that.
+    pub ttl_state: TtlState,
+    /// Whether the request that releases it was sent, bound to the version that is known. It may have been done, or be done
+    /// late, whatever its answer was: what is attached from then on may be meant for the next lease of this name.
+    pub releasing: bool,
+    /// What few leases have at a time.
+    pub more: Sparse<More>,
+}
+
+/// What is remembered of a lease while something happens to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct More {
+    /// When it was granted, if that's later than `status.grantTime`: the request took long.
+    pub granted_by: Option<i64>,
+    /// Until when it lingers after its end.
+    pub linger_until: Option<Duration>,
+    /// Since when its next step is due.
+    pub due: Option<Duration>,
+    /// Since when what it follows has been asked for, one request after the other, to see whether it may end.
+    pub confirming: Option<Duration>,
+    /// The deadline at which this replica ended it, while something attached to it is still there.
+    pub overran: Option<LeaseTime>,
+    /// The reason of the last Event about it, so that the Event isn't repeated.
+    pub said: Option<&'static str>,
+}
+
+impl Entry {
+    /// See [`More::granted_by`].
+    pub fn granted_by(&self) -> Option<i64> {
+        self.more.get()?.granted_by
+    }
+
+    /// See [`More::linger_until`].
+    pub fn linger_until(&self) -> Duration {
+        self.more.get().and_then(|more| more.linger_until).unwrap_or_default()
+    }
+
+    /// See [`More::due`].
+    pub fn due(&self) -> Option<Duration> {
+        self.more.get()?.due
+    }
+
+    fn set_confirming(&mut self, since: Option<Duration>) {
+        let known = self.more.get().and_then(|more| more.confirming);
+        if known.is_some() != since.is_some() {
+            self.more.change(|more| more.confirming = since);
+        }
+    }
+
+    /// Forgets [`More::overran`], and answers with it.
+    pub fn take_overran(&mut self) -> Option<LeaseTime> {
+        self.more.get()?.overran?;
+        self.more.change(|more| more.overran.take())
+    }
+}
+
+/// What taking in a version of a lease changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// The version isn't newer than the one in the index: nothing changed.
+    pub stale_news: bool,
+    /// It is new to the index.
+    pub new: bool,
+    /// Its status was written since.
+    pub status_written: bool,
+    /// It was granted since.
+    pub granted: bool,
+    /// It was renewed since.
+    pub renewed: bool,
+    /// Its end was committed since.
+    pub ended: bool,
+    /// The condition `Released` has changed since, or the request that releases it was rejected.
+    pub released: bool,
+}
+
+/// All leases.
+#[derive(Clone)]
+pub struct LeaseIndex {
+    /// Boxed, since a table of which up to half is empty would double what they take.
+    entries: HashMap<Uuid, Box<Entry>>,
+    by_name: HashMap<NamespacedName, Uuid>,
+    /// Leases that a response reported as gone, until the watch confirms it. What the watch reports of them before is outdated.
+    unconfirmed: HashMap<Uuid, NamespacedName>,
+    namespaces: Interner,
+    lessor: Lessor<Uuid>,
+}
+
+impl LeaseIndex {
+    /// No leases.
+    pub fn new(settings: &Settings) -> Self {
+        // Without bounds of its own: a TTL that another primary granted under other settings stays as granted.
+        let lessor = Lessor::new(lease_engine::Config {
+            above_max: AboveMax::Clamp,
+            expiry_rate: Some(Rate::new(settings.expiry_rate, settings.expiry_rate)),
+            ..lease_engine::Config::default()
+        });
+        Self {
+            entries: HashMap::new(),
+            by_name: HashMap::new(),
+            unconfirmed: HashMap::new(),
+            namespaces: Interner::default(),
+            lessor,
+        }
+    }
+
+    /// Takes in a version of a lease. A version older than the one in the index changes nothing.
+    pub fn apply(
+        &mut self,
+        record: LeaseObject,
+        recorded: Recorded,
+        now: &Now,
+        settings: &Settings,
+    ) -> Change {
+        let uid = record.uid;
+        if self.unconfirmed.contains_key(&uid) {
+            return Change { stale_news: true, ..Change::default() };
+        }
+        if let Some(other) = self.by_name.get(&record.name).copied().filter(|other| *other != uid) {
+            // One name, two leases: the newer object is the one that exists.
+            if self.entries.get(&other).is_some_and(|entry| entry.record.version > record.version) {
+                return Change { stale_news: true, ..Change::default() };
+            }
+            self.forget(other);
+        }
+        let Some(entry) = self.entries.get_mut(&uid) else {
+            return self.insert(record, recorded, now, settings);
+        };
+        if entry.record.version >= record.version {
+            entry.stale &= entry.record.version > record.version;
+            return Change { stale_news: true, ..Change::default() };
+        }
+        entry.stale = false;
+        if std::mem::take(&mut entry.handed_out) {
+            // Whatever has changed: it is due no more, or will be handed out again.
+            take_back(&mut self.lessor, uid);
+        }
+        let old = std::mem::replace(&mut entry.record, record);
+        // What has its name shares it.
+        if entry.record.name == old.name {
+            entry.record.name = old.name.clone();
+        }
+        let new = &entry.record;
+        let mut change = Change { status_written: old.status != new.status, ..Change::default() };
+        if change.status_written {
+            entry.written_at = Some(now.mono);
+            entry.published_deadline = cold_start::published_deadline(new, now);
+            entry.nearer = false;
+            if let Some(by) = entry.granted_by()
+                && new.status.grant.is_none_or(|grant| grant.time >= by)
+            {
+                entry.more.change(|more| more.granted_by = None);
+            }
+        }
+        if new.status.has_ended() {
+            change.ended = !old.status.has_ended();
+            let releasing = std::mem::take(&mut entry.releasing);
+            change.released = old.status.released() != new.status.released() || releasing;
+            if change.ended {
+                entry.more.change(|more| more.linger_until = Some(now.mono + settings.linger));
+                forget(&mut self.lessor, uid);
+            }
+            return change;
+        }
+        if self.lessor.lookup(uid).is_none() {
+            if new.status.is_granted() {
+                // Just granted: its time runs from now on, a little after the grant.
+                grant(&mut self.lessor, new, now, settings);
+                if let Some(by) = cold_start::granted_by(new, recorded) {
+                    entry.more.change(|more| more.granted_by = Some(by));
+                }
+                change.granted = true;
+                set_running(&mut self.lessor, entry, now);
+            }
+            return change;
+        }
+        let before = self.lessor.deadline(uid);
+        change.renewed = old.is_renewed_by(new);
+        let held = self.lessor.lookup(uid).map(|lease| lease.ttl.as_duration());
+        let ttl = if cold_start::published_ttl(&old) != cold_start::published_ttl(new) {
+            cold_start::ttl_granted(new, settings)
+        } else if old.ttl_seconds != new.ttl_seconds {
+            // Until the primary publishes what it grants.
+            granted_ttl(new.ttl_seconds, settings)
+        } else {
+            held.unwrap_or_else(|| cold_start::ttl_granted(new, settings))
+        };
+        if change.renewed || held != Some(ttl) {
+            expect(new, self.lessor.renew_with(uid, ttl.into(), now.lease));
+        }
+        if old.max_lifetime_seconds() != new.max_lifetime_seconds() {
+            expect(new, self.lessor.set_end_by(uid, cold_start::end_by(new, recorded, now, settings)));
+        }
+        if old.suspend || new.suspend || entry.ttl_state != TtlState::Running {
+            set_running(&mut self.lessor, entry, now);
+        }
+        let new = &entry.record;
+        // A follower adopts the remaining time that the primary published. With a value of its own it would publish that after a
+        // takeover.
+        if let Some(left) =
+            new.published_remaining().filter(|_| change.status_written && !self.lessor.is_primary())
+            && entry.ttl_state != TtlState::Full
+        {
+            expect(new, self.lessor.set_remaining(uid, seconds(left), now.lease));
+        }
+        if let (Some(before), Some(after)) = (before, self.lessor.deadline(uid)) {
+            entry.nearer |= after < before;
+        }
+        change
+    }
+
+    fn insert(
+        &mut self,
+        mut record: LeaseObject,
+        recorded: Recorded,
+        now: &Now,
+        settings: &Settings,
+    ) -> Change {
+        let uid = record.uid;
+        let ended = record.status.has_ended();
+        if record.status.is_granted() && !ended {
+            restore(&mut self.lessor, &record, recorded, now, settings);
+        }
+        record.name.namespace = self.namespaces.intern(&record.name.namespace);
+        self.by_name.insert(record.name.clone(), uid);
+        let linger_until = ended.then(|| now.mono + settings.linger);
+        let entry = Entry {
+            published_deadline: cold_start::published_deadline(&record, now),
+            nearer: false,
+            record,
+            stale: false,
+            written_at: None,
+            in_flight: false,
+            refreshing: false,
+            handed_out: false,
+            ttl_state: TtlState::Running,
+            releasing: false,
+            more: Sparse::new(More { linger_until, ..More::default() }),
+        };
+        self.entries.insert(uid, Box::new(entry));
+        Change { new: true, ended, ..Change::default() }
+    }
+
+    /// Takes in a heartbeat of the source that a lease follows, `age` ago: its TTL counts from there, unless it counts from later already.
+    /// Returns whether the in-memory lessor has the lease.
+    pub fn record_heartbeat(&mut self, uid: Uuid, age: Duration, now: &Now) -> bool {
+        let Some(entry) = self.entries.get_mut(&uid) else { return false };
+        let Some(lease) = self.lessor.lookup(uid) else { return false };
+        let ttl = lease.ttl.as_duration();
+        let remaining = ttl.saturating_sub(age);
+        // The cap is another matter: it may be lifted.
+        let known = self.lessor.record(uid, now.lease).map(|record| record.remaining);
+        if known.is_some_and(|known| remaining <= known) && !age.is_zero() {
+            return true;
+        }
+        if std::mem::take(&mut entry.handed_out) {
+            take_back(&mut self.lessor, uid);
+        }
+        let counted = if age.is_zero() {
+            self.lessor.renew(uid, now.lease).map(drop)
+        } else {
+            self.lessor.set_remaining(uid, remaining, now.lease)
+        };
+        expect(&entry.record, counted);
+        set_running(&mut self.lessor, entry, now);
+        true
+    }
+
+    /// Applies what a change of its source means for a lease. `since_heartbeat`: the time since the last heartbeat of the source,
+    /// if it's known.
+    pub fn apply_transition(
+        &mut self,
+        uid: Uuid,
+        transition: Transition,
+        since_heartbeat: Option<Duration>,
+        now: &Now,
+    ) {
+        let Some(entry) = self.entries.get_mut(&uid) else { return };
+        entry.ttl_state = transition.ttl_state;
+        if self.lessor.lookup(uid).is_none() {
+            return;
+        }
+        if std::mem::take(&mut entry.handed_out) {
+            take_back(&mut self.lessor, uid);
+        }
+        match (transition.change, since_heartbeat) {
+            (TtlChange::Renew, _) => drop(self.record_heartbeat(uid, Duration::ZERO, now)),
+            (TtlChange::CountFromHeartbeat, Some(age)) => drop(self.record_heartbeat(uid, age, now)),
+            (TtlChange::End, _) => {
+                expect(&entry.record, self.lessor.set_remaining(uid, Duration::ZERO, now.lease));
+            }
+            (TtlChange::None, _) | (TtlChange::CountFromHeartbeat, None) => {}
+        }
+        if let Some(entry) = self.entries.get_mut(&uid) {
+            set_running(&mut self.lessor, entry, now);
+        }
+    }
+
+    /// The state of a lease, for its followers; `complete`: all leases have been listed.
+    pub fn state_at(&self, name: &NamespacedName, complete: bool) -> LeaseState {
+        let Some((uid, entry)) = self.at(name) else {
+            return if complete { LeaseState::Missing } else { LeaseState::Unknown };
+        };
+        if entry.record.status.has_ended() {
+            return LeaseState::Ended;
+        }
+        match self.lessor.lookup(uid) {
+            None => LeaseState::Missing,
+            Some(_) if entry.record.suspend || entry.ttl_state != TtlState::Running => {
+                LeaseState::StandsStill
+            }
+            Some(_) => LeaseState::Runs,
+        }
+    }
+
+    /// How long ago the lease of this name was granted or renewed last, as far as that's known, and no longer than it was.
+    pub fn since_renewal(&self, name: &NamespacedName, now: &Now) -> Option<Duration> {
+        let (uid, _) = self.at(name)?;
+        let lease = self.lessor.lookup(uid)?;
+        // A cap doesn't move with renewals.
+        let deadline = lease.deadline.filter(|deadline| lease.end_by != Some(*deadline));
+        let remaining = deadline.map(|deadline| deadline.since(now.lease));
+        Some(remaining.map_or(Duration::ZERO, |remaining| lease.ttl.as_duration().saturating_sub(remaining)))
+    }
+
+    /// Notes that a response reported a lease as gone; the watch has yet to confirm it.
+    pub fn mark_gone(&mut self, uid: Uuid) {
+        if let Some(entry) = self.entries.get(&uid) {
+            self.unconfirmed.insert(uid, entry.record.name.clone());
+        }
+    }
+
+    /// Notes that the watch has confirmed that a lease is gone.
+    pub fn confirm_gone(&mut self, uid: Uuid) {
+        self.unconfirmed.remove(&uid);
+    }
+
+    /// Takes in that a watch has shown all leases there are in a namespace (`None`: in all): these. What was there when the
+    /// list began may be unconfirmed since, and then the watch has yet to show how it ended.
+    pub fn all_shown(&mut self, namespace: Option<&str>, shown: &ListedKeys) {
+        let elsewhere =
+            |name: &NamespacedName| namespace.is_some_and(|namespace| *name.namespace != *namespace);
+        self.unconfirmed.retain(|_, name| elsewhere(name) || shown.contains(name));
+    }
+
+    /// Takes in that a lease is gone, as of `version`.
+    pub fn remove(&mut self, uid: Uuid, version: u64) -> Option<Entry> {
+        let known = self.entries.get(&uid)?;
+        if known.record.version > version { None } else { self.forget(uid) }
+    }
+
+    /// Drops the deadline of a lease that no primary can end.
+    pub fn stop_time(&mut self, uid: Uuid) {
+        forget(&mut self.lessor, uid);
+    }
+
+    /// Forgets a lease.
+    pub fn forget(&mut self, uid: Uuid) -> Option<Entry> {
+        forget(&mut self.lessor, uid);
+        let entry = *self.entries.remove(&uid)?;
+        if self.by_name.get(&entry.record.name) == Some(&uid) {
+            self.by_name.remove(&entry.record.name);
+        }
+        Some(entry)
+    }
+
+    /// The leases in a namespace (`None`: in all) that a whole listing of it didn't show.
+    pub fn missing(&self, namespace: Option<&str>, shown: &ListedKeys) -> Vec<Uuid> {
+        let is_missing = |entry: &Entry| {
+            let name = &entry.record.name;
+            namespace.is_none_or(|namespace| *name.namespace == *namespace) && !shown.contains(name)
+        };
+        let missing = self.iter().filter(|(_, entry)| is_missing(entry));
+        let mut missing: Vec<Uuid> = missing.map(|(uid, _)| *uid).collect();
+        missing.sort_unstable();
+        missing
+    }
+
+    /// One lease.
+    pub fn get(&self, uid: &Uuid) -> Option<&Entry> {
+        self.entries.get(uid).map(Box::as_ref)
+    }
+
+    /// One lease.
+    pub fn get_mut(&mut self, uid: &Uuid) -> Option<&mut Entry> {
+        self.entries.get_mut(uid).map(Box::as_mut)
+    }
+
+    /// The lease that has this name now.
+    pub fn at(&self, name: &NamespacedName) -> Option<(Uuid, &Entry)> {
+        let uid = self.by_name.get(name)?;
+        Some((*uid, self.get(uid)?))
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (&Uuid, &Entry)> {
+        self.entries.iter().map(|(uid, entry)| (uid, &**entry))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Hashes the whole index, in a fixed order.
+    pub(crate) fn hash_state(&self, state: &mut impl Hasher) {
+        let mut uids: Vec<&Uuid> = self.entries.keys().collect();
+        uids.sort_unstable();
+        for uid in uids {
+            (uid, self.entries.get(uid), self.lessor.lookup(*uid)).hash(state);
+        }
+        // One uid is one name, so what lies where follows, and whose news it is.
+        let mut unconfirmed: Vec<&Uuid> = self.unconfirmed.keys().chain(self.by_name.values()).collect();
+        unconfirmed.sort_unstable();
+        (unconfirmed, self.unconfirmed.len(), self.lessor.is_primary(), self.lessor.next_wakeup())
+            .hash(state);
+    }
+
+    /// Takes those leases from the lessor whose deadlines lie before `until`, in the order of these and as many as its rate
+    /// allows. Each is handed out once, until something about it changes.
+    pub fn hand_out(&mut self, until: LeaseTime, now: &Now) -> Vec<Uuid> {
+        let mut due = Vec::new();
+        while due.len() < AT_ONCE && self.lessor.overdue(until).is_some() {
+            let next = self.lessor.poll(now.lease, 1);
+            if next.is_empty() {
+                break;
+            }
+            due.extend(next);
+        }
+        for uid in &due {
+            if let Some(entry) = self.entries.get_mut(uid) {
+                entry.handed_out = true;
+            }
+        }
+        due
+    }
+
+    /// This replica is primary: what is due is handed out.
+    pub fn promote(&mut self) {
+        self.lessor.promote(Duration::ZERO);
+    }
+
+    /// This replica is primary no more: nothing is handed out, and what was comes back.
+    pub fn demote(&mut self) {
+        self.lessor.demote();
+        for entry in self.entries.values_mut() {
+            entry.handed_out = false;
+            entry.set_confirming(None);
+        }
+    }
+
+    /// Sets or clears [`More::confirming`] of a lease.
+    pub fn set_confirming(&mut self, uid: Uuid, since: Option<Duration>) {
+        if let Some(entry) = self.entries.get_mut(&uid) {
+            entry.set_confirming(since);
+        }
+    }
+
+    /// Takes a lease back that was handed out but isn't due: lease time was found to stand still.
+    pub fn recheck(&mut self, uid: Uuid, now: &Now) {
+        let Some(entry) = self.entries.get_mut(&uid).filter(|entry| entry.handed_out) else { return };
+        if self.lessor.deadline(uid).is_none_or(|deadline| deadline > now.lease) {
+            entry.handed_out = false;
+            take_back(&mut self.lessor, uid);
+        }
+    }
+
+    /// The first lease that is due by `time`, and its deadline, whoever is primary.
+    pub fn first_due(&mut self, time: LeaseTime) -> Option<(Uuid, LeaseTime)> {
+        self.lessor.overdue(time)
+    }
+
+    /// No lease is due before this; for the primary, none is handed out before.
+    pub fn next_due(&self) -> Option<LeaseTime> {
+        if self.lessor.is_primary() { self.lessor.next_wakeup() } else { self.lessor.next_due() }
+    }
+
+    /// When a lease ends by time, unless something happens.
+    pub fn deadline(&self, uid: Uuid) -> Option<LeaseTime> {
+        self.lessor.deadline(uid)
+    }
+
+    /// The state of a lease in the in-memory lessor.
+    pub fn held(&self, uid: Uuid, now: &Now) -> Option<Held> {
+        let lease = self.lessor.lookup(uid)?;
+        let overdue = lease
+            .deadline
+            .filter(|deadline| *deadline <= now.lease)
+            .map(|deadline| now.lease.since(deadline));
+        Some(Held {
+            ttl: lease.ttl.as_duration(),
+            deadline: lease.deadline,
+            remaining: self.lessor.remaining(uid, now.lease)?,
+            left: self.lessor.record(uid, now.lease)?.remaining,
+            overdue,
+            capped: lease.end_by.is_some_and(|cap| cap <= now.lease),
+        })
+    }
+}
+
+/// How many leases are handed out at once.
+const AT_ONCE: usize = 1024;
+
+/// Logs a bug if the in-memory lessor rejects an update.
+fn expect<T>(record: &LeaseObject, result: Result<T, lease_engine::Error>) {
+    if let Err(error) = result {
+        tracing::error!(lease = %record.name, %error, "bug: in-memory lease rejected an API update");
+    }
+}
+
+/// Pauses or resumes the TTL of a lease, by `spec.suspend` and by its source.
+fn set_running(lessor: &mut Lessor<Uuid>, entry: &Entry, now: &Now) {
+    let uid = entry.record.uid;
+    if entry.ttl_state == TtlState::Full {
+        // As long as the source lives, nothing of the TTL is used up.
+        expect(&entry.record, lessor.renew(uid, now.lease));
+    }
+    if entry.record.suspend || entry.ttl_state != TtlState::Running {
+        expect(&entry.record, lessor.suspend(uid, now.lease));
+    } else {
+        expect(&entry.record, lessor.resume(uid, now.lease));
+    }
+}
+
+/// Forgets a lease; nothing is attached to it here, and it doesn't matter whether there was one.
+fn forget(lessor: &mut Lessor<Uuid>, uid: Uuid) {
+    let _ = lessor.revoke(uid);
+}
+
+/// Undoes that a lease was handed out, if the lessor still has it.
+fn take_back(lessor: &mut Lessor<Uuid>, uid: Uuid) {
+    let _ = lessor.take_back(uid);
+}
+
+/// Adds a lease to the lessor that was just granted.
+fn grant(lessor: &mut Lessor<Uuid>, record: &LeaseObject, now: &Now, settings: &Settings) {
+    let ttl = cold_start::ttl_granted(record, settings);
+    expect(record, lessor.grant(record.uid, ttl.into(), now.lease));
+    let cap = record.max_lifetime_seconds().map(|lifetime| now.lease + seconds(lifetime));
+    expect(record, lessor.set_end_by(record.uid, cap));
+    if record.suspend {
+        expect(record, lessor.suspend(record.uid, now.lease));
+    }
+}
+
+/// Adds a lease to the lessor that was granted before this replica observed it.
+fn restore(
+    lessor: &mut Lessor<Uuid>,
+    record: &LeaseObject,
+    recorded: Recorded,
+    now: &Now,
+    settings: &Settings,
+) {
+    let Recovered { ttl, remaining, end_by } = cold_start::recover(record, recorded, now, settings);
+    expect(record, lessor.restore(record.uid, ttl.into(), remaining, now.lease));
+    expect(record, lessor.set_end_by(record.uid, end_by));
+    if record.suspend {
+        expect(record, lessor.suspend(record.uid, now.lease));
+    }
+}

@@ -1,0 +1,3 @@
+//! Which replica is primary: the [election] claims the `Lessor`, proves an idle incumbent, and resigns.
+
+pub mod election;
