@@ -65,6 +65,8 @@ pub(crate) struct World {
     fingerprint: DefaultHasher,
     requests: usize,
     print: bool,
+    /// How much of the server's log is printed.
+    printed: usize,
 }
 
 #[derive(Default)]
@@ -166,6 +168,7 @@ impl World {
             fingerprint: DefaultHasher::new(),
             requests: 0,
             print,
+            printed: 0,
             plan,
         };
         for replica in 0..REPLICAS {
@@ -208,6 +211,7 @@ impl World {
                 Some(Reverse(next)) if next.at <= until => {
                     self.now = self.now.max(next.at);
                     self.happen(next.event);
+                    self.print_others();
                 }
                 later => {
                     self.queue.extend(later);
@@ -704,6 +708,16 @@ impl World {
         for faithful in [0, HOLDERS, HOLDERS + 1].map(clients::lease_name) {
             if self.server.get(Kind::Lease, NAMESPACE, &faithful).is_none() {
                 self.problems.push(format!("{faithful} is gone, though what keeps it alive never failed"));
+            }
+        }
+    }
+
+    /// What everybody else has written since, as the log has it: it is no part of the fingerprint.
+    fn print_others(&mut self) {
+        let from = std::mem::replace(&mut self.printed, self.server.log.len());
+        for request in self.server.log.iter().skip(from).filter(|_| self.print) {
+            if !request.user.starts_with("lessor-") {
+                println!("{:>12.6} {request}", self.now.as_secs_f64());
             }
         }
     }

@@ -96,10 +96,12 @@ impl Followed {
         matches!(self.condition, Some((true, ..)))
     }
 
-    /// Whether the source was observed not to keep it alive, in contrast to a source that can't be watched.
-    pub fn was_lost(&self) -> bool {
+    /// Whether the source kept the lease alive when it was last observed; `None`: the status mentions no observation of it.
+    pub fn was_alive(&self) -> Option<bool> {
         let unseen = |reason: &str| matches!(reason, following::NOT_ENABLED | following::UNWATCHED);
-        self.condition.as_ref().is_some_and(|(alive, reason, _)| !alive && !unseen(reason))
+        let seen = self.condition.as_ref().filter(|(_, reason, _)| !unseen(reason));
+        // The uid of a Pod is recorded once the Pod was observed.
+        seen.map(|(alive, ..)| *alive).or(self.uid.map(|_| true))
     }
 
     /// The message of the condition `Following`.

@@ -55,17 +55,17 @@ pub(crate) fn kept<'a>(
     let from = last.at("/spec/renewFrom")?;
     if let Some(pod) = from.get("pod") {
         let named = pod["uid"].as_str();
-        let recorded = || {
-            let source = last.at("/status/follows/source")?.as_str()?.strip_prefix("pod/");
-            last.at("/status/follows/uid").filter(|_| source == pod["name"].as_str())?.as_str()
+        let recorded = |version: &Version<'a>| {
+            let source = version.at("/status/follows/source")?.as_str()?.strip_prefix("pod/");
+            version.at("/status/follows/uid").filter(|_| source == pod["name"].as_str())?.as_str()
         };
         let at_once = pod["onLoss"] == "End";
-        let uid = named.or_else(recorded)?;
-        // As long as no other is named it is the same one, whatever else is said of it.
+        let uid = named.or_else(|| recorded(last))?;
+        // As long as no other is named or recorded it is the same one, whatever else is said of it.
         let name_of = |version: &Version<'a>| version.at("/spec/renewFrom/pod/uid")?.as_str();
         let is_same = |version: &Version<'a>| {
             version.at("/spec/renewFrom/pod/name") == pod.get("name")
-                && name_of(version).is_none_or(|named| named == uid)
+                && name_of(version).or_else(|| recorded(version)).is_none_or(|other| other == uid)
         };
         let (mut since, mut named) = (last.made_by.received, false);
         for version in life
@@ -151,7 +151,8 @@ fn circles<'a>(life: &Life<'a>, since: u64, end: u64, leases: &ByName<'_, 'a>) -
     visit(life.object.name, &mut Vec::new(), &mut BTreeSet::new(), &follows)
 }
 
-/// The beats of what this lease followed up to the version `end`, of what that followed, and so on. They go round in no circle.
+/// The beats of what this lease followed, of what that followed, and so on, that came before the version `end`. They go round in
+/// no circle.
 fn beats<'a>(life: &Life<'a>, end: u64, history: &History<'a>, leases: &ByName<'_, 'a>) -> Vec<&'a Request> {
     let Some((from, since)) = life
         .object
@@ -184,7 +185,8 @@ fn beats<'a>(life: &Life<'a>, end: u64, history: &History<'a>, leases: &ByName<'
                 before = time;
                 beats
             });
-            changes.filter(|version| version.number > since).map(|version| version.made_by)
+            let followed = since + 1..end;
+            changes.filter(move |version| followed.contains(&version.number)).map(|version| version.made_by)
         })
         .collect()
 }

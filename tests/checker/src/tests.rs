@@ -845,6 +845,50 @@ fn a_pod_that_is_named_once_is_the_same_when_only_its_name_is_left() {
 }
 
 #[test]
+fn a_pod_that_is_named_in_place_of_another_is_followed_from_then_on() {
+    for (rest, early) in [(6.0, true), (7.1, false)] {
+        let mut log = Log::default();
+        log.create("pods/old", json!({"spec": {}}));
+        log.create("pods/web", json!({"spec": {}}));
+        let mut uid = |name: &str| log.object(name)["metadata"]["uid"].clone();
+        let (old, new) = (uid("pods/old"), uid("pods/web"));
+        log.grant("lease", json!({"ttlSeconds": 10, "renewFrom": {"pod": {"name": "web"}}}));
+        // It had the name before.
+        let follows = json!({"status": {"term": 1, "follows": {"source": "pod/web", "uid": old}}});
+        log.patch(OPERATOR, "leases/lease/status", follows);
+        log.patch("kubelet", "pods/old/status", json!({"status": {"phase": "Failed"}}));
+        log.sleep(1.0);
+        log.patch("kubelet", "pods/web/status", json!({"status": {"phase": "Failed"}}));
+        log.sleep(2.0);
+        let named = json!({"spec": {"renewFrom": {"pod": {"name": "web", "uid": new}}}});
+        log.patch("holder", "leases/lease", named);
+        log.sleep(rest);
+        log.end("lease");
+        let report = Checker::new(OPERATOR).check(&log.requests);
+        assert_eq!(!report.violations.is_empty(), early, "{rest}: {report}");
+    }
+}
+
+#[test]
+fn a_beat_after_the_end_of_a_lease_in_between_saves_nothing() {
+    for (rest, early) in [(8.0, true), (10.1, false)] {
+        let mut log = Log::default();
+        log.create("heartbeats/heart", json!({"spec": {"renewTime": "0"}}));
+        log.grant("middle", follows_heart());
+        log.grant("lease", json!({"ttlSeconds": 10, "renewFrom": {"lease": {"name": "middle"}}}));
+        log.delete("holder", "leases/middle", json!({}));
+        log.end("middle");
+        log.sleep(1.0);
+        log.beat("heart");
+        log.sleep(rest - 1.0);
+        log.end("lease");
+        log.beat("heart");
+        let report = Checker::new(OPERATOR).check(&log.requests);
+        assert_eq!(!report.violations.is_empty(), early, "{rest}: {report}");
+    }
+}
+
+#[test]
 fn a_beat_after_the_deadline_of_a_lease_in_between_saves_nothing() {
     let mut log = Log::default();
     log.create("heartbeats/heart", json!({"spec": {"renewTime": "0"}}));

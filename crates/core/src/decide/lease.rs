@@ -297,8 +297,19 @@ impl LeaseView<'_> {
         status.spec_generation = Some(self.record.generation);
         status.attached = Some(self.attached);
         status.set_state(state, wall);
+        // The Pod that was lost may not have been published yet.
+        self.set_follows(&mut status);
         status.clear_conditions();
         Box::new(status)
+    }
+
+    fn set_follows(&self, status: &mut StatusSnapshot) {
+        match self.following {
+            None => status.follow_nothing(),
+            Some(Following { source, uid, condition, .. }) => {
+                status.set_follows(source.to_string(), uid, condition, millis(self.now.wall));
+            }
+        }
     }
 
     /// The status that is right now.
@@ -314,12 +325,7 @@ impl LeaseView<'_> {
             grant.ttl_seconds = rounded_down(granted.ttl);
             grant.time = self.granted_by.map_or(grant.time, |by| by.max(grant.time));
         }
-        match self.following {
-            None => status.follow_nothing(),
-            Some(Following { source, uid, condition, .. }) => {
-                status.set_follows(source.to_string(), uid, condition, wall);
-            }
-        }
+        self.set_follows(&mut status);
         let expiring =
             self.warn_before().is_some_and(|warn| granted.remaining <= warn && !self.record.suspend);
         if expiring || status.expiring().is_some() {

@@ -169,7 +169,7 @@ impl Replica {
             (*published.source == *follow.source.to_string()).then_some(published)
         });
         let restored = (change.new && record.status.is_granted())
-            .then(|| followed.is_none_or(|followed| !followed.was_lost()));
+            .then(|| followed.and_then(|followed| followed.was_alive()));
         let recorded = followed.and_then(|followed| followed.uid);
         let follows = follow.is_some();
         let linked = self.index.sources.link(uid, name, follow, recorded, restored);

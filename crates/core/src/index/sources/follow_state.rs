@@ -49,10 +49,14 @@ impl FollowState {
                     TtlChange::Renew
                 }
                 // It never was there.
-                Some(Origin::Fresh | Origin::Restored { was_alive: false }) => TtlChange::None,
+                Some(Origin::Fresh | Origin::Restored { was_alive: Some(false) }) => TtlChange::None,
+                // This one may never have been there either.
+                Some(Origin::Restored { was_alive: None }) if before.ends_on_loss && !before.named => {
+                    TtlChange::None
+                }
                 _ if before.ends_on_loss => TtlChange::End,
                 // When it was lost is unknown.
-                Some(Origin::Restored { was_alive: true }) => TtlChange::Renew,
+                Some(Origin::Restored { .. }) => TtlChange::Renew,
                 None if matches!(before.state, Self::Unseen(_)) => TtlChange::Renew,
                 // Its heartbeats count, or the whole TTL is left.
                 None => TtlChange::None,
@@ -110,8 +114,9 @@ pub struct Transition {
 pub(super) enum Origin {
     /// It was granted, or told to follow this source, while this replica ran.
     Fresh,
-    /// It was granted before this replica ran, and its status says whether its source was alive.
-    Restored { was_alive: bool },
+    /// It was granted before this replica ran. Its status says whether its source was alive; `None`: the status mentions no
+    /// observation of this source, which may never have existed.
+    Restored { was_alive: Option<bool> },
 }
 
 /// The follower before the change.

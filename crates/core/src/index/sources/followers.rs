@@ -171,14 +171,14 @@ impl SourceIndex {
     // --- Who follows what ----------------------------------------------------------------------------------------
 
     /// Takes in what a lease follows. `recorded` is the uid that its status names for this source; `restored` says, of a
-    /// lease that was granted before this replica ran, whether its status says that its source was alive.
+    /// lease that was granted before this replica ran, whether its status says that its source was alive, if it says that.
     pub fn link(
         &mut self,
         uid: Uuid,
         name: &NamespacedName,
         follow: Option<&Follow>,
         recorded: Option<Uuid>,
-        restored: Option<bool>,
+        restored: Option<Option<bool>>,
     ) -> Change {
         let Some(follow) = follow else { return self.unlink(uid) };
         if let Some(known) = self.leases.get_mut(&uid)

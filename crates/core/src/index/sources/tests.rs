@@ -183,11 +183,29 @@ fn a_lease_that_is_told_to_run_out_after_all_is_no_longer_cut_short() {
 fn the_pod_of_a_restored_lease_is_the_one_that_its_status_names() {
     let mut follows = all();
     let follow = follow(serde_json::json!({"pod": {"name": "web"}}));
-    follows.link(uid(1), &NamespacedName::new("shop", "a"), Some(&follow), Some(uid(7)), Some(true));
+    follows.link(uid(1), &NamespacedName::new("shop", "a"), Some(&follow), Some(uid(7)), Some(Some(true)));
     see(&mut follows, &follow.source, pod(9, 8, false));
     // Since when it is lost nobody knows: the whole TTL runs from now.
     assert_eq!(settle(&mut follows, 1), Some((TtlChange::Renew, TtlState::Running)));
     assert_eq!(follows.state_of(uid(1)), Some(FollowState::Lost(following::SOURCE_REPLACED)));
+}
+
+#[test]
+fn a_pod_that_no_status_mentions_may_never_have_existed() {
+    for (from, time) in [
+        (serde_json::json!({"pod": {"name": "web", "onLoss": "End"}}), TtlChange::None),
+        (serde_json::json!({"pod": {"name": "web", "onLoss": "RunOut"}}), TtlChange::Renew),
+        (
+            serde_json::json!({"pod": {"name": "web", "onLoss": "End", "uid": uid(7).to_string()}}),
+            TtlChange::End,
+        ),
+    ] {
+        let mut follows = all();
+        let follow = follow(from);
+        follows.link(uid(1), &NamespacedName::new("shop", "a"), Some(&follow), None, Some(None));
+        see(&mut follows, &follow.source, None);
+        assert_eq!(settle(&mut follows, 1), Some((time, TtlState::Running)));
+    }
 }
 
 #[test]

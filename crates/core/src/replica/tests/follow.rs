@@ -328,6 +328,54 @@ fn a_lease_that_ends_on_loss_ends_at_once_after_one_more_read() {
     play.until(is_end);
 }
 
+/// A primary that started after the grant of a lease with `onLoss: End`. The status has these `follows`, and the Pod is absent.
+fn restored(follows: Value) -> Play {
+    let mut play = Play::primary();
+    play.replica.index.sources = SourceIndex::new(SourceKind::ALL, true);
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["spec"] = spec(&json!({"pod": {"name": "web", "onLoss": "End"}}));
+        lease["status"]["follows"] = follows;
+    });
+    let source_watch = SourceWatch { kind: SourceKind::Pod, namespace: None, name: None };
+    play.observe(Observation::Source(source_watch, Event::Synced(Default::default())));
+    play
+}
+
+#[test]
+fn a_restart_ends_no_lease_for_a_pod_that_may_never_have_existed() {
+    // The status names another source, or no Pod was observed yet.
+    for follows in [json!({"source": "node/worker"}), json!({"source": "pod/web", "uid": null})] {
+        let mut play = restored(follows);
+        play.pass(8_000);
+        assert!(!play.asked.iter().any(|(_, request)| is_end(request) || reads_source(request)));
+    }
+    let mut play = restored(json!({"source": "pod/web", "uid": UID}));
+    let ticket = play.until(reads_source);
+    play.answer(ticket, Response::Gone);
+    play.until(is_end);
+}
+
+#[test]
+fn the_end_records_a_lost_pod_that_was_not_published_before() {
+    let from = json!({"pod": {"name": "web", "onLoss": "End"}});
+    let mut play = Play::following(from);
+    let pod = play.pod(false);
+    play.see(SourceKind::Pod, pod.clone());
+    // The status write that names the Pod is in flight, and is refused.
+    let source_watch = SourceWatch { kind: SourceKind::Pod, namespace: None, name: None };
+    play.observe(Observation::Source(source_watch, Event::Deleted(Box::new(pod))));
+    let ticket = play.until(|request| matches!(request, Request::WriteStatus { .. }));
+    play.answer(ticket, Response::Refused(RequestError::Throttled(None)));
+    play.pass(1_100);
+    let ticket = play.until(reads_source);
+    play.answer(ticket, Response::Gone);
+    let ticket = play.until(is_end);
+    let end = play.asked.iter().find(|(asked, _)| *asked == ticket);
+    let Some((_, Request::WriteStatus { status, .. })) = end else { panic!("no end") };
+    assert_eq!(status["follows"], json!({"source": "pod/web", "uid": UID}));
+}
+
 #[test]
 fn a_lease_that_follows_itself_lives_by_renewals_of_its_own() {
     let from = json!({"lease": {"name": "cart"}});
