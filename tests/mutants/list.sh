@@ -93,7 +93,7 @@ mutant 'a slow response is no sign of an outage' 'engine clock' crates/lease-eng
   'mono.saturating_sub(sent) > Self::PATIENCE' '!@ && mono.saturating_sub(sent) > Self::PATIENCE'
 
 mutant 'an API server with slow responses counts as unreachable' 'engine clock' crates/lease-engine/src/clock.rs \
-  'Self::is_slow(self.last_answer, mono)' '(@ || Self::is_slow(self.last_answer, mono))'
+  'Self::is_slow(self.last_answer, mono)' '@ || Self::is_slow(self.last_answer, mono)'
 
 mutant 'a response also answers a later request of the same moment' 'engine clock' crates/lease-engine/src/clock.rs \
   '(*other, *id) > (sent, request)' 'if @ { *other > sent } else { (*other, *id) > (sent, request) }'
