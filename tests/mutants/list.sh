@@ -26,18 +26,18 @@ mutant 'nothing is read again after a conflict' 'core replica' crates/core/src/r
   'entry.stale = true;' 'entry.stale = !@;'
 
 mutant 'an ended lease does not linger' 'core replica' crates/core/src/index/leases.rs \
-  'more.linger_until = Some(now.mono + settings.linger)' \
-  'more.linger_until = Some(now.mono + if @ { Duration::ZERO } else { settings.linger })'
+  'more.linger_until = Some(now.mono.saturating_add(settings.linger))' \
+  'more.linger_until = Some(now.mono.saturating_add(if @ { Duration::ZERO } else { settings.linger }))'
 
 mutant 'a lease is released while something is attached' 'core replica' crates/core/src/decide/lease.rs \
   'if self.attached != Attached::default() {' 'if !@ && self.attached != Attached::default() {'
 
 mutant 'a kind that cannot be watched delays no release' 'core replica' crates/core/src/replica/enqueue.rs \
-  '.max(self.watch_health.release_blocked_until(&place.namespace, now)),' \
-  '.max(if @ { Duration::ZERO } else { self.watch_health.release_blocked_until(&place.namespace, now) }),'
+  'linger_until: entry.linger_until().max(blocked_until),' \
+  'linger_until: entry.linger_until().max(if @ { Duration::ZERO } else { blocked_until }),'
 
-mutant 'what is attached once the release was sent goes too' 'core replica' crates/core/src/replica/enqueue.rs \
-  ' && !entry.releasing' ' && (@ || !entry.releasing)'
+mutant 'what is attached once the release was sent goes too' 'core replica' crates/core/src/replica/index.rs \
+  'ended && !entry.releasing &&' 'ended && (@ || !entry.releasing) &&'
 
 mutant 'the finalizer comes after the grant' 'core replica' crates/core/src/decide/lease.rs \
   'if !record.has_finalizer && !self.settings.dry_run {' 'if !@ && !record.has_finalizer && !self.settings.dry_run {'
@@ -68,8 +68,8 @@ mutant 'a grant is written under the name of all other writes' 'operator request
   'let write = if grants {' 'let write = if grants && !@ {'
 
 mutant 'nothing is allowed for the clocks of API servers at a cold start' 'core cold_start' crates/core/src/decide/cold_start.rs \
-  'let slack = RESOLUTION + settings.max_clock_skew;' \
-  'let slack = if @ { Duration::ZERO } else { RESOLUTION + settings.max_clock_skew };'
+  'let slack = RESOLUTION.saturating_add(settings.max_clock_skew);' \
+  'let slack = if @ { Duration::ZERO } else { RESOLUTION.saturating_add(settings.max_clock_skew) };'
 
 mutant 'a start that recovers nothing has no grace period' 'core cold_start' crates/core/src/decide/cold_start.rs \
   'let grace = settings.start_grace.saturating_sub(now.lease.since(LeaseTime::ZERO));' \
@@ -79,20 +79,21 @@ mutant 'the grace period of a start passes while the API server does not respond
   'settings.start_grace.saturating_sub(now.lease' 'settings.start_grace.saturating_sub(if @ { now.mono } else { Duration::ZERO }).saturating_sub(now.lease'
 
 mutant 'a follower takes an API server that hangs for a primary that is gone' 'core replica' crates/core/src/replica/dispatch.rs \
-  'if self.leading.is_some() || self.settings.dry_run {' 'if self.leading.is_some() || self.settings.dry_run || @ {'
+  'let follows = !self.leadership.is_primary() &&' \
+  'let follows = !@ && !self.leadership.is_primary() &&'
 
-mutant 'a follower probes the API server only after a deadline' 'core replica' crates/core/src/replica/dispatch.rs \
+mutant 'a follower probes the API server only after a deadline' 'core replica' crates/core/src/liveness/mod.rs \
   'let missed = now.mono + (deadline - LATE).since(now.lease);' \
   'let missed = now.mono + (if @ { deadline + LATE } else { deadline - LATE }).since(now.lease);'
 
 mutant 'a primary proves itself before a deadline only when its writer lease has lapsed' 'core replica' crates/core/src/replica/dispatch.rs \
-  'self.writer.show(now.mono);' 'if !@ { self.writer.show(now.mono); }'
+  'self.leadership.prove_soon(now.mono);' 'if !@ { self.leadership.prove_soon(now.mono); }'
 
 mutant 'a slow response is no sign of an outage' 'engine clock' crates/lease-engine/src/clock.rs \
   'mono.saturating_sub(sent) > Self::PATIENCE' '!@ && mono.saturating_sub(sent) > Self::PATIENCE'
 
 mutant 'an API server with slow responses counts as unreachable' 'engine clock' crates/lease-engine/src/clock.rs \
-  'Self::is_slow(self.last_answer, mono)' '(@ || Self::is_slow(self.last_answer, mono))'
+  'Self::is_slow(self.last_answer, mono)' '@ || Self::is_slow(self.last_answer, mono)'
 
 mutant 'a response also answers a later request of the same moment' 'engine clock' crates/lease-engine/src/clock.rs \
   '(*other, *id) > (sent, request)' 'if @ { *other > sent } else { (*other, *id) > (sent, request) }'
@@ -105,11 +106,11 @@ mutant 'an end is committed without a recent response' 'core expiry' crates/core
 
 mutant 'a follower takes over by its watch cache, without a fresh read' 'core leadership' crates/core/src/leadership/election.rs \
   'Reason::Overdue(work) => ElectionStep::Check(work),' \
-  'Reason::Overdue(_) if @ => self.write_claim(said),
+  'Reason::Overdue(_) if @ => self.write_claim(statement),
             Reason::Overdue(work) => ElectionStep::Check(work),'
 
 mutant 'work under way goes on after a demotion' 'core replica' crates/core/src/replica/role.rs \
-  'self.cancel_flights(now);' 'if !@ { self.cancel_flights(now); }'
+  'self.cancel_work(now);' 'if !@ { self.cancel_work(now); }'
 
 mutant 'a promotion moves the deadlines' engine crates/lease-engine/src/engine.rs \
   'self.shift = self.shift.saturating_add(Ttl::from(extend).as_millis()).min(ZERO);' \
@@ -119,46 +120,51 @@ mutant 'what was attached to a lease outlives it' engine crates/lease-engine/src
   'Ok(self.take_items(items))' 'Ok(if @ { Vec::new() } else { self.take_items(items) })'
 
 mutant 'the index keeps what was removed' engine crates/lease-engine/src/table.rs \
-  'index.remove(key, |other| other == at);' 'if !@ { index.remove(key, |other| other == at); }'
+  'entry.remove();' 'if !@ { entry.remove(); }'
 
-mutant 'an end that failed is not tried again' engine crates/lease-engine/src/expiry_queue.rs \
-  'let again = self.try_again(n, now);' 'if @ { return None; } let again = self.try_again(n, now);'
+mutant 'an end that failed is not tried again' engine crates/lease-engine/src/retry.rs \
+  'let again = self.try_again(n, now);' \
+  'if @ { return None; } let again = self.try_again(n, now);'
 
 mutant 'a lease ends without a look at what it follows' 'core expiry' crates/core/src/decide/expiry.rs \
   'if !evidence.source_read && !evidence.capped {' 'if !@ && !evidence.source_read && !evidence.capped {'
 
-mutant 'what was read before an outage was noticed counts for an end after it' 'core replica' crates/core/src/replica/follow.rs \
+mutant 'what was read before an outage was noticed counts for an end after it' 'core replica' crates/core/src/replica/index.rs \
   'let due = now.mono.saturating_sub(now.lease.since(deadline));' \
   'let due = if @ { deadline.since_start() } else { now.mono.saturating_sub(now.lease.since(deadline)) };'
 
-mutant 'what was read first of a long chain is too old when the last was' 'core replica' crates/core/src/replica/follow.rs \
+mutant 'what was read first of a long chain is too old when the last was' 'core replica' crates/core/src/replica/index.rs \
   'more.and_then(|more| more.confirming)' 'more.filter(|_| !@).and_then(|more| more.confirming)'
 
-mutant 'after an outage, no replica probes the API server more often' 'core replica' crates/core/src/replica/dispatch.rs \
-  'self.watchful_until = now.mono + WATCHFUL;' 'self.watchful_until = now.mono + WATCHFUL * u32::from(!@);'
+mutant 'after an outage, no replica probes the API server more often' 'core replica' crates/core/src/liveness/mod.rs \
+  'self.watchful_until = now.mono + WATCHFUL_FOR;' 'self.watchful_until = now.mono + WATCHFUL_FOR * u32::from(!@);'
 
 mutant 'failing writes of one lease stop the time of all' 'operator connectivity' src/connectivity.rs \
-  'Some(Target::Lease) if status.is_server_error() =>' 'Some(Target::Lease) if !@ && status.is_server_error() =>'
+  'Some(OwnKind::Lease) if status.is_server_error() =>' \
+  'Some(OwnKind::Lease) if !@ && status.is_server_error() =>'
 
 mutant 'a lease ends without a recent accepted write' 'core replica' crates/core/src/replica/dispatch.rs \
-  'hand_out(expiry::covered_until(self.shown_at, now), now)' \
-  'hand_out(if @ { now.lease } else { expiry::covered_until(self.shown_at, now) }, now)'
+  'hand_out(expiry::covered_until(self.liveness.last_write(), now), now)' \
+  'hand_out(if @ { now.lease } else { expiry::covered_until(self.liveness.last_write(), now) }, now)'
 
 mutant 'time runs while the API server cannot write' 'engine clock' crates/lease-engine/src/clock.rs \
   'self.paused_total = self.paused_total.max(mono.saturating_sub(since));' \
   'if !@ { self.paused_total = self.paused_total.max(mono.saturating_sub(since)); }'
 
-mutant 'the pause of a write outage is not published for followers' 'core replica' crates/core/src/replica/dispatch.rs \
-  '|| self.holds_unsaid(now)' '|| !@ && self.holds_unsaid(now)'
+mutant 'the pause of a write outage is not published for followers' 'core replica' crates/core/src/liveness/mod.rs \
+  '|| lessor_exists && self.shared_pause' '|| !@ && lessor_exists && self.shared_pause'
 
 mutant 'followers ignore the pause that the primary has published' 'core replica' crates/core/src/replica/observe.rs \
-  'self.out.hold += missed;' 'if !@ { self.out.hold += missed; }'
+  'self.out.hold += self.liveness.observe_lessor(known, change.is_own, now);' \
+  'let missed = self.liveness.observe_lessor(known, change.is_own, now);
+            if !@ { self.out.hold += missed; }'
 
 mutant 'each replica computes on its own what remains of a suspended lease' 'core replica' crates/core/src/index/leases.rs \
   '.filter(|_| change.status_written && !self.lessor.is_primary())' '.filter(|_| !@ && change.status_written && !self.lessor.is_primary())'
 
-mutant 'a new primary removes before it has written to the lease' 'core replica' crates/core/src/replica/enqueue.rs \
-  'record.status.term.unwrap_or_default() < term' '!@ && record.status.term.unwrap_or_default() < term'
+mutant 'a new primary removes before it has written to the lease' 'core replica' crates/core/src/replica/index.rs \
+  'term.is_some_and(|term| record.status.term.unwrap_or_default() < term)' \
+  '!@ && term.is_some_and(|term| record.status.term.unwrap_or_default() < term)'
 
 mutant 'time runs while the source of a lease cannot be watched' 'core sources' crates/core/src/index/sources/follow_state.rs \
   'Self::Unseen(_) => TtlState::Paused,' 'Self::Unseen(_) if !@ => TtlState::Paused,'
