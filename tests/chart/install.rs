@@ -21,7 +21,7 @@ async fn a_fresh_install_serves_the_whole_cluster_and_its_own_test_passes() {
     .await;
 
     let said = helm_test(&release).await;
-    assert!(said.contains("the lease is gone"), "{said}");
+    assert!(said.contains("the lease was removed"), "{said}");
 
     // Any namespace is served.
     release.granted("anywhere", json!({"ttlSeconds": 1})).await;

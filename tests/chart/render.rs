@@ -195,7 +195,7 @@ const WRONG: [(&str, &str); 19] = [
     ("--follow", "everything"),
     ("--min-ttl", "5"),
     ("--max-ttl", "1s"),
-    ("--max-clock-skew", "1h30m"),
+    ("--max-clock-skew", "1h30"),
     ("--start-grace", "-1s"),
     ("--linger", "long"),
     ("--lease-duration", "1ms"),

@@ -1,4 +1,4 @@
-//! The object that writers compete for, as the worker sees it, and one in memory.
+//! Access to the arbitration object, and one in memory.
 
 use std::{future::Future, sync::Arc};
 
@@ -6,32 +6,31 @@ use tokio::sync::watch;
 
 use super::{Holder, Reason, Term};
 
-/// Access to the arbitration object for one writer. Each method is one attempt, without retries of its own:
-/// the machine spaces them. It may take a lease duration, then it's dropped and its outcome counts as
-/// unknown.
+/// Access to the arbitration object for one writer. Each method is one attempt, and the state machine spaces retries.
+/// After a lease duration the worker drops the attempt, and its outcome counts as unknown.
 pub trait Arbiter<K>: Send + Sync + 'static {
     /// Writes the object, on condition that it still names this writer under `term`.
     fn prove(&self, term: Term) -> impl Future<Output = Verdict> + Send;
 
-    /// Looks afresh whether `reason` holds; if so, puts this writer's name on the object, under `term` or one
-    /// more than the object's own, whichever is higher. See [`Reason`].
+    /// Reads afresh whether `reason` holds. If so, puts this writer's name on the object, under `term` or one more than
+    /// the object's own, whichever is higher. See [`Reason`].
     fn claim(&self, term: Term, reason: Reason<K>) -> impl Future<Output = Verdict> + Send;
 
     /// Clears the object, on condition that it still names this writer under `term`.
     fn resign(&self, term: Term) -> impl Future<Output = ()> + Send;
 }
 
-/// What came of a proof or a claim.
+/// The outcome of a proof or a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// The object names this writer under this term, by this write or by an earlier one whose outcome was
     /// unknown.
     Held(Term),
-    /// It names another, or nobody (which a claim takes and a proof doesn't).
+    /// It names another writer, or is vacant at a proof.
     Lost {
-        /// Whom it names.
+        /// The writer that it names.
         holder: Holder,
-        /// Under which term.
+        /// Its term.
         term: Term,
     },
     /// There was no reason to claim, and nothing was written.
@@ -44,19 +43,19 @@ pub enum Verdict {
 #[derive(Clone, Debug, Default)]
 pub struct Arbitration(Arc<watch::Sender<Claim>>);
 
-/// What an [`Arbitration`] holds.
+/// The contents of an [`Arbitration`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Claim {
     /// The name of the primary, if there is one.
     pub holder: Option<String>,
     /// The term of the last claim.
     pub term: Term,
-    /// Counts the writes.
+    /// The number of writes.
     pub writes: u64,
 }
 
 impl Claim {
-    /// Whom this names, as seen by the writer of this name.
+    /// The holder from the view of the writer with this name.
     pub fn holder_for(&self, name: &str) -> Holder {
         match self.holder.as_deref() {
             None => Holder::Nobody,
@@ -67,23 +66,23 @@ impl Claim {
 }
 
 impl Arbitration {
-    /// The access of the writer of this name.
+    /// Access for the writer with this name.
     pub fn arbiter(&self, name: impl Into<String>) -> MemoryArbiter {
         MemoryArbiter { name: name.into(), object: self.clone() }
     }
 
-    /// What it holds now.
+    /// Its contents now.
     pub fn read(&self) -> Claim {
         self.0.borrow().clone()
     }
 
-    /// Follows its changes.
+    /// Watches its changes.
     pub fn watch(&self) -> watch::Receiver<Claim> {
         self.0.subscribe()
     }
 }
 
-/// One writer's access to an [`Arbitration`]. Takes every overdue claim at its word, since it knows no work.
+/// One writer's access to an [`Arbitration`]. It can't read work, and so grants every claim for overdue work.
 #[derive(Clone, Debug)]
 pub struct MemoryArbiter {
     name: String,
@@ -91,7 +90,7 @@ pub struct MemoryArbiter {
 }
 
 impl MemoryArbiter {
-    /// Writes if `decide` answers with a new holder and term for the present ones.
+    /// Writes if `decide` returns a new holder and term.
     fn swap(&self, decide: impl FnOnce(&Claim) -> Option<(Option<String>, Term)>) -> Verdict {
         let mut verdict = Verdict::Unknown;
         self.object.0.send_if_modified(|claim| {

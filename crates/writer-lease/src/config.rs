@@ -2,29 +2,27 @@
 
 use std::time::Duration;
 
-/// How a [`WriterLease`](super::WriterLease) behaves. Integers only, so that a state that carries it can be
-/// hashed.
+/// Configuration of a [`WriterLease`](super::WriterLease). Integers only, so that it can be hashed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
-    /// How long an accepted write keeps its writer in the lead, and how long a follower waits after it saw
-    /// one.
+    /// How long a writer leads after an accepted write, and how long a follower waits after it observed one.
     pub lease_duration: Duration,
-    /// What a follower grants the incumbent on any piece of work, counted from the moment the work fell due.
-    /// Half a lease duration at least: less counts as half.
+    /// How long work has to be due before a follower claims the lead for it. At least half a lease duration; less counts
+    /// as half.
     pub head_start: Duration,
-    /// How retries of work and of arbitration are spaced.
+    /// The spacing of retries of work and of arbitration.
     pub backoff: Backoff,
-    /// How often work may be retried before it is given up; `None` is for ever.
+    /// How often work is retried before it is dropped. `None`: without limit.
     pub retry_limit: Option<u32>,
-    /// How many keys may run at once. Those in [lanes](super::Lane) leave one of them to those in none, if there is
-    /// more than one.
+    /// How many keys may run at once. Keys in [lanes](super::Lane) leave one of these slots to others, if there is more
+    /// than one.
     pub max_running: usize,
-    /// Seeds the jitter. Replicas need different seeds, a test or a replay needs a known one.
+    /// The seed of the jitter. Replicas need different seeds; tests and replays need a fixed one.
     pub seed: u64,
 }
 
 impl Config {
-    /// The defaults around this lease duration.
+    /// The defaults for this lease duration.
     pub fn new(lease_duration: Duration) -> Self {
         Self {
             lease_duration,
@@ -45,8 +43,8 @@ impl Config {
         self.backoff.delay(failures.saturating_sub(1), self.lease_duration, self.seed, now)
     }
 
-    /// When to claim an arbitration object that was seen empty: at once, spread so that replicas which saw it
-    /// together don't all write.
+    /// The delay before a vacant arbitration object is claimed: short, and random so that replicas don't all write
+    /// together.
     pub(super) fn vacancy_delay(&self, now: Duration) -> Duration {
         if self.backoff.jitter_percent == 0 {
             return Duration::ZERO;
@@ -63,20 +61,20 @@ impl Default for Config {
     }
 }
 
-/// Exponential backoff, after that of [OpenShift's writer lease]: each step multiplies the wait by `factor`
-/// and by up to `1 + jitter`; past `steps`, or past the lease duration, the lease duration is the wait.
+/// Exponential backoff like that of [OpenShift's writer lease]. Each step multiplies the wait by `factor` and by up to
+/// `1 + jitter`. After `steps` steps the wait is the lease duration, which it never exceeds.
 ///
 /// [OpenShift's writer lease]: https://github.com/openshift/router/blob/main/pkg/router/writerlease/writerlease.go
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Backoff {
     /// The first wait.
     pub base: Duration,
-    /// What each further wait is multiplied by.
+    /// The factor of each step.
     pub factor: u32,
-    /// How many times it is.
+    /// The number of steps.
     pub steps: u32,
-    /// By how many percent a step may be longer, at random; 0 makes all waits, and the claim of an empty
-    /// arbitration object, exact.
+    /// By how many percent a step may be longer, at random. With 0 all waits are exact, and a vacant arbitration object is
+    /// claimed at once.
     pub jitter_percent: u32,
 }
 
@@ -110,7 +108,7 @@ fn per_mille(whole: Duration, mille: u64) -> Duration {
     whole.saturating_mul(u32::try_from(mille).unwrap_or(u32::MAX)) / 1000
 }
 
-/// SplitMix64 over seed, time and step. Without a state of its own, so that equal machines stay equal.
+/// SplitMix64 of seed, time and step. It has no state, so equal state machines stay equal.
 fn random(seed: u64, now: Duration, step: u32) -> u64 {
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
     let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
@@ -164,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_settings_overflow_nowhere() {
+    fn huge_settings_do_not_overflow() {
         let backoff =
             Backoff { base: Duration::MAX, factor: u32::MAX, steps: u32::MAX, jitter_percent: u32::MAX };
         let config = Config { lease_duration: Duration::MAX, backoff, ..Config::default() };

@@ -1,120 +1,15 @@
 //! The writer lease: replicas compete by writing, and one of them is primary.
 //!
-//! Most systems elect a leader by a lock that is renewed every few seconds, whether or not there is anything
-//! to do. Here nobody writes in order to lead. Who gets a write accepted leads for a *lease duration*; who
-//! sees another's write waits for as long; at rest nobody writes at all. The idea, the interface and the
-//! backoff are those of [OpenShift's writer lease], completed by an *arbitration object* and by *terms*.
+//! Most systems elect a leader by a lock that the leader renews every few seconds, even if there is no work. Here no
+//! replica writes in order to lead. A writer whose write is accepted leads for a *lease duration*. A writer that
+//! observes another's write waits for as long. At rest nothing is written. The idea, the interface and the backoff are
+//! those of [OpenShift's writer lease], completed by an *arbitration object* and by *terms*.
 //!
-//! [`WriterLease`] is the whole idea as a pure state machine: it takes what happened and the time, and answers
-//! what is to be done. It reads no clock, does no I/O, and its state can be cloned, compared and hashed, so
-//! that it can be simulated, replayed and model-checked. [`Worker`] is a small shell around it, which runs
-//! closures on tokio.
+//! [`WriterLease`] is a pure state machine: it takes events and the time, and returns actions. It reads no clock and
+//! does no I/O. Its state can be cloned, compared and hashed, so it can be simulated, replayed and model-checked.
+//! `Worker`, of the feature `tokio`, is a small runtime around it, which runs closures on tokio.
 //!
 //! [OpenShift's writer lease]: https://github.com/openshift/router/tree/main/pkg/router/writerlease
-//!
-//! # States
-//!
-//! ```text
-//!                       work to do, or the object seen empty: Claim
-//!                ┌──────────────────────── Election ─────────────────────────┐
-//!                │ won                         ▲                        lost │
-//!                │                             │ expire()                    │ or another's claim or write seen
-//!                ▼                             │ (from either)               ▼
-//!   ┌───────── Leader ──────────────┐          │         ┌─────────────── Follower ──────────────┐
-//!   │ until = sent + lease duration │          │         │ until = seen + lease duration         │
-//!   │                               │                    │                                       │
-//!   │ lease holds:  Run work        │   higher term seen, proof lost, resign()                   │
-//!   │               as it falls due │ ─────────────────► │ holds work back; drops what it sees   │
-//!   │ lease lapsed: work? Prove     │                    │ done                                  │
-//!   │               first, then Run │ ◄───────────────── │                                       │
-//!   │ work pending, but nothing     │   claim won:       │ object empty:  Claim at once          │
-//!   │ accepted for a third of a     │   term + 1         │ work overdue by the head start, and   │
-//!   │ lease duration: Prove         │                    │ the wait over: look afresh, Claim     │
-//!   └───────────────────────────────┘                    └───────────────────────────────────────┘
-//! ```
-//!
-//! # How a primary is chosen
-//!
-//! There is one arbitration object. It names the primary and its *term*, and it's only ever written by
-//! compare-and-swap:
-//!
-//! - **Claim.** Put the own name on it, under a term above all that were seen. Somebody claims when the
-//!   object is seen empty (at once; a random delay of some milliseconds keeps replicas from writing all
-//!   together), or when work is overdue although the primary had its chance: it was due for half a lease
-//!   duration at least (the *head start*), and nothing has been seen of the primary for a whole one. Before
-//!   the write the shell looks afresh at the object and the work, so a follower that merely heard nothing
-//!   finds out. Of several claims of one version of the object, one wins.
-//! - **Prove.** Write it again under the own name and term. The primary does so before it acts when its lease
-//!   has lapsed, that is after it was idle for longer than a lease duration; and while work is pending of
-//!   which nothing gets accepted, once per third of a lease duration, so that one piece of work that can't be
-//!   done isn't taken for a dead primary; and when the shell wants others to see that it lives.
-//! - **Resign.** Clear it. A primary that stops in order does so last, and the next one takes over at once.
-//!
-//! Every other write only has to carry the term. An accepted one extends the primary's lease, counted from
-//! *before* it was sent; when others see it, their wait starts anew. So a primary that is busy needs no
-//! arbitration, one that is idle costs nothing, and the object is no heartbeat: it is written once per change
-//! of primary, once when an idle primary goes back to work, and when the shell says so.
-//!
-//! After the death of a primary, work that falls due is done after half a lease duration, or when a whole one
-//! has passed since its last write, whichever is later: one lease duration late at most, plus the requests of
-//! the takeover.
-//!
-//! # Why it is safe
-//!
-//! Not because only one leads. Leadership is a belief, and a belief may be out of date: a process may stop
-//! for a minute between "I lead" and its next request. Leases keep two writers out of each other's way nearly
-//! always, and that saves conflicts; what keeps the promises is that **every write is conditional**:
-//!
-//! - on the version of the object at which it was decided. A write on which anything has changed meanwhile is
-//!   refused, whoever sends it;
-//! - on the term: the server refuses one that is lower than what the object carries. Terms are handed out by
-//!   compare-and-swap, so no two writers hold the same one, and once the next primary has touched an object,
-//!   its predecessors never can.
-//!
-//! Therefore a writer that wrongly believes to lead does nothing that the rightful one wouldn't do on that
-//! same version of that same object, and loses where it's late. No clock is compared with another machine's:
-//! `now` is a monotonic clock of the process, all that counts are its differences, and all a wrong rate can
-//! do is to change who does the work. Requests must time out before [`Action::Run`]'s `until`, so that they
-//! die with the lease that they were sent under; this too only spares conflicts.
-//!
-//! What remains to be assumed: the server's compare-and-swap works; a writer's name belongs to one process (a
-//! restarted one takes a new name); and where the arbitration object may be deleted, its terms go on. Either the
-//! deletion leaves terms on other objects, from which the next claim goes on
-//! ([`learn_term`](WriterLease::learn_term)), or the first term of a new one comes from a clock that all writers
-//! share ([`allow_terms`](WriterLease::allow_terms)), as the operator's does: from the version of the object.
-//!
-//! # What a partition does
-//!
-//! - **The primary is cut off from the server.** It can't prove itself, and asks again and again, no longer
-//!   than a third of a lease duration apart; it stays primary in its own eyes and does nothing. The others
-//!   see nothing of it and take over when something is overdue. Back again, its first proof is lost, or it
-//!   sees the higher term: it follows. What it had in flight is refused, or was decided on a version that
-//!   still stands, and was right.
-//! - **A follower is cut off.** It can't claim. Back again, it knows that it was deaf
-//!   ([`deaf_until`](WriterLease::deaf_until)) and waits anew.
-//! - **A follower hears nothing, but its requests pass.** It finds work overdue that has long been done,
-//!   looks afresh, and abstains or sees the primary's signs. At worst it takes over from a primary that
-//!   lives: one change of primary, whose loser follows, and nothing else.
-//! - **The primary hears nothing, but its requests pass.** It goes on, and everybody sees that it does. If
-//!   another has claimed meanwhile, both write for a moment: each object goes to whom the server lets, and
-//!   the first refusal for a higher term demotes the elder.
-//! - **The server is gone.** Nobody can write, so nobody leads in any sense that matters; the primary stays
-//!   who it was, and proves itself on return.
-//!
-//! # What the original does not do
-//!
-//! | the original | here |
-//! |---|---|
-//! | a leader never lapses | it proves itself before it acts after being idle |
-//! | a write that was observed does not demote a leader | one of a higher term does, at once |
-//! | success on two different objects makes two leaders | only the arbitration object makes a leader |
-//! | observations without queued work extend nothing | each extends a follower's wait |
-//! | a follower sleeps inside the only worker | nothing sleeps; keys run side by side and back off by themselves |
-//! | a conflict, or any failure, demotes | only a higher term, or a lost arbitration, does |
-//!
-//! Where the original makes a follower's wait grow from 20 ms with each observed write, a follower here waits
-//! a whole lease duration after each. Where it retries work at a fixed interval, work here backs off as
-//! arbitration does.
 //!
 //! # Example
 //!
@@ -127,19 +22,122 @@
 //! lease.observe_claim(Holder::Other, 7, at(0)); // another leads, under term 7
 //! lease.try_work("expire a", at(60));
 //!
-//! // It falls due after a minute, but the primary does nothing about it.
+//! // The work falls due after a minute, and the primary doesn't do it.
 //! assert_eq!(lease.poll(at(61)), None);
 //! assert_eq!(lease.wake_at(at(61)), Some(Duration::from_millis(62_500)));
 //! let claim = lease.poll(at(63));
 //! assert_eq!(claim, Some(Action::Claim { term: 8, reason: Reason::Overdue("expire a") }));
 //!
-//! // The compare-and-swap succeeds: this writer leads, and runs it.
+//! // The compare-and-swap succeeds. This writer leads, and runs the work.
 //! lease.claimed(8, at(63), at(64));
 //! let run = lease.poll(at(64));
 //! assert_eq!(run, Some(Action::Run { key: "expire a", attempt: 1, term: 8, until: at(68) }));
 //! lease.done(&"expire a", WorkResult::Extend, false, at(64), at(65));
 //! assert_eq!(lease.lease_until(), Some(at(69)));
 //! ```
+//!
+//! # States
+//!
+//! ```text
+//!                    work is queued, or the object is vacant: Claim
+//!                ┌──────────────────────── Election ─────────────────────────┐
+//!                │ won                         ▲                        lost │
+//!                │                             │ expire()                    │ or another's claim or write observed
+//!                ▼                             │ (from either)               ▼
+//!   ┌───────── Leader ──────────────┐          │         ┌─────────────── Follower ──────────────┐
+//!   │ until = sent + lease duration │          │         │ until = observed + lease duration     │
+//!   │                               │                    │                                       │
+//!   │ lease holds:  Run work        │   higher term observed, proof lost, resign()               │
+//!   │               as it falls due │ ─────────────────► │ holds work back; drops work that      │
+//!   │ lease lapsed: work? Prove     │                    │ another has done                      │
+//!   │               first, then Run │ ◄───────────────── │                                       │
+//!   │ work pending, but no write    │   claim won:       │ object vacant: Claim at once          │
+//!   │ accepted for a third of a     │   term + 1         │ work overdue by the head start, and   │
+//!   │ lease duration: Prove         │                    │ the wait over: read afresh, Claim     │
+//!   └───────────────────────────────┘                    └───────────────────────────────────────┘
+//! ```
+//!
+//! # How a primary is chosen
+//!
+//! There is one arbitration object. It names the primary and its *term*, and is written only by compare-and-swap:
+//!
+//! - **Claim.** Put the own name on it, under a term above all observed ones. A writer claims in two cases. The
+//!   object is vacant: it claims at once, after a random delay of some milliseconds, so that replicas don't all write
+//!   together. Or work is overdue although the primary had its chance: the work was due for at least half a lease
+//!   duration (the *head start*), and no write of the primary was observed for a whole one. Before the write the
+//!   runtime reads the object and the work afresh, so a follower whose watch is late finds out. Of several claims of
+//!   one version of the object, one wins.
+//! - **Prove.** Write it again under the own name and term. The primary does so before it acts after its lease has
+//!   lapsed, that is after it was idle for longer than a lease duration. It also does so once per third of a lease
+//!   duration while work is pending and no write is accepted, so that work that can't be done isn't taken for a dead
+//!   primary. And it does so when the runtime requests a sign of life.
+//! - **Resign.** Clear it. A primary that stops in order does so last, and the next one takes over at once.
+//!
+//! Every other write only has to carry the term. An accepted write extends the primary's lease, counted from *before*
+//! it was sent. When followers observe it, their wait starts again. So a busy primary needs no arbitration, an idle
+//! one costs nothing, and the object is no heartbeat: it is written once per change of primary, once when an idle
+//! primary goes back to work, and when the runtime requests it.
+//!
+//! After the death of a primary, due work is done after half a lease duration, or when a whole one has passed since
+//! the last write, whichever is later: at most one lease duration late, plus the requests of the takeover.
+//!
+//! # Why it is safe
+//!
+//! Leadership alone gives no safety. A process may stop for a minute between its check that it leads and its next
+//! request. Leases keep two writers apart nearly always, and so avoid conflicts. Safety comes from this: **every write
+//! is conditional**,
+//!
+//! - on the version of the object at which it was decided. The server refuses a write if the object has changed
+//!   since, whoever sends it;
+//! - on the term. The server refuses a term that is lower than the object's. Terms come from compare-and-swap, so no
+//!   two writers have the same one. Once the next primary has written an object, its predecessors can't.
+//!
+//! Therefore a writer that wrongly believes to lead does nothing that the rightful one wouldn't do on the same version
+//! of the same object, and is refused if it is late. No clock is compared with another machine's. `now` is a monotonic
+//! clock of the process; only its differences count, and a wrong rate can only change who does the work. Requests must
+//! time out before [`Action::Run`]'s `until`, so that they end with the lease under which they were sent. This too only
+//! avoids conflicts.
+//!
+//! The assumptions that remain: the server's compare-and-swap works. A writer's name belongs to one process, so a
+//! restarted one takes a new name. If the arbitration object may be deleted, its terms go on afterwards. Either other
+//! objects still carry terms, above which the next claim starts ([`learn_term`](WriterLease::learn_term)), or the
+//! first term of a new object comes from a clock that all writers share
+//! ([`allow_terms`](WriterLease::allow_terms)), such as the version of the object.
+//!
+//! # What a partition does
+//!
+//! - **The primary can't reach the server.** It can't prove itself, and tries again at least once per third of a lease
+//!   duration. It remains primary in its own state and does nothing. Followers observe no writes, and take over when
+//!   work is overdue. After the partition its first proof is lost, or it observes the higher term, and it follows. Its
+//!   requests in flight are refused, or were decided on a version that still stands, and were right.
+//! - **A follower can't reach the server.** It can't claim. After the partition it
+//!   [starts its wait again](WriterLease::reconnected).
+//! - **A follower's watch is silent, but its requests succeed.** It finds work overdue that was done long ago, reads
+//!   afresh, and abstains or observes the primary's writes. At worst it takes over from a live primary: one change of
+//!   primary, whose loser follows.
+//! - **The primary's watch is silent, but its requests succeed.** It goes on, and all observe that. If another has
+//!   claimed meanwhile, both write for a moment. Each object goes to the one that the server admits, and the first
+//!   refusal for a higher term demotes the older one.
+//! - **The server is down.** No writer can write. The primary keeps its role, and proves itself afterwards.
+//!
+//! # Differences from the original
+//!
+//! | the original | here |
+//! |---|---|
+//! | a leader never lapses | it proves itself before it acts after being idle |
+//! | an observed write does not demote a leader | one of a higher term does, at once |
+//! | success on two different objects makes two leaders | only the arbitration object makes a leader |
+//! | observations without queued work extend nothing | each extends a follower's wait |
+//! | a follower sleeps inside the only worker | nothing sleeps; keys run side by side and back off by themselves |
+//! | a conflict, or any failure, demotes | only a higher term, or a lost arbitration, does |
+//!
+//! In the original a follower's wait grows from 20 ms with each observed write. Here a follower waits a whole lease
+//! duration after each. The original retries work at a fixed interval. Here work backs off like arbitration.
+
+// The examples of the README are tests.
+#[cfg(all(doctest, feature = "tokio"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 mod action;
 #[cfg(feature = "tokio")]

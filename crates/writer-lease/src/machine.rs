@@ -1,69 +1,68 @@
-//! The state machine: who leads, as far as this writer can know, and what it may do about it.
+//! The state machine: the role of this writer, and its next actions.
 
 use std::time::Duration;
 
 use super::{Action, Config, Finish, Holder, Lane, Observation, Reason, Term, WorkResult, queue::Queue};
 
-/// Terms on objects are believed up to this far above those of the arbitration object.
+/// Terms on objects are valid up to this far above those of the arbitration object.
 const PLAUSIBLE_LEAD: Term = 1_000_000;
-/// No term from here on is believed anywhere: there must be room for the next.
+/// No term from here on is valid, so that there is room for the next.
 const ABSURD: Term = 1 << 62;
 
-/// Who leads, as far as this writer knows. Times are on the clock of the caller's `now`.
+/// The role of this writer. Times are on the clock of the caller's `now`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// It doesn't know, and has yet to look.
+    /// It has yet to read the arbitration object.
     Election,
-    /// This writer does. After `until` it must prove so before it runs anything.
+    /// This writer leads. After `until` it has to prove itself before it runs work.
     Leader {
         /// A lease duration after the last accepted write was sent.
         until: Duration,
     },
-    /// Another does. Until `until` nothing may be claimed from it.
+    /// Another writer leads. Until `until` this one doesn't claim the lead.
     Follower {
-        /// A lease duration after the last write that was seen.
+        /// A lease duration after the last observed write.
         until: Duration,
     },
 }
 
-/// A writer lease: leadership by competing to write. See the [module](super) for the whole.
+/// A writer lease: leadership by competing to write. The [crate's page](crate) describes it.
 ///
-/// Every method that takes `now` wants the time since an arbitrary start on a clock that never goes
-/// backwards. After any call, [`poll`](Self::poll) until it answers `None`, then sleep until
-/// [`wake_at`](Self::wake_at).
+/// `now` is the time since an arbitrary start, on a clock that never goes backwards. After any call,
+/// [`poll`](Self::poll) until it returns `None`, then sleep until [`wake_at`](Self::wake_at).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WriterLease<K: Ord> {
     config: Config,
     state: State,
     queue: Queue<K>,
-    /// The highest term that this writer has held; 0 if none.
+    /// The highest term of this writer; 0 if it never led.
     term: Term,
-    /// The highest term seen anywhere.
+    /// The highest observed term.
     seen: Term,
-    /// The highest term seen on the arbitration object.
+    /// The highest term observed on the arbitration object.
     arbitrated: Term,
-    /// Terms up to this one may have been claimed, for all that the shell knows.
+    /// Terms up to this one may have been claimed.
     possible: Term,
-    /// When to claim the arbitration object, since it names nobody.
+    /// When to claim the arbitration object, if it is vacant.
     vacant: Option<Duration>,
-    /// Whether an answer to `Prove` or `Claim` is awaited.
-    asked: bool,
-    /// Whether this writer ever asked to `Claim`: if it didn't, a claim in its name isn't its own.
+    /// Whether a `Prove` or `Claim` is under way.
+    arbitrating: bool,
+    /// Whether this writer ever claimed. If it didn't, a claim under its name isn't its own.
     has_claimed: bool,
-    /// Failures of arbitration in a row, and the end of the backoff after them.
+    /// Consecutive failures of arbitration, and the end of the backoff after them.
     failures: u32,
     arbitrate_at: Duration,
-    /// When the last write that others can see was sent.
+    /// When the last accepted write was sent.
     last_sign: Duration,
-    /// Since when others are to see that this writer lives.
+    /// When the runtime requested a sign of life.
     show: Option<Duration>,
-    /// The last term that this writer gave up by itself; 0 if none.
+    /// The last term that this writer resigned from; 0 if none.
     resigned: Term,
     /// Whether that is still to be cleared from the arbitration object.
     resigning: bool,
 }
 
-/// What is to be done at some time. `poll` and `wake_at` share it, so that a shell never wakes for nothing.
+/// An action at some time. `poll` and `wake_at` share it, so that the runtime wakes only if there is an action.
 enum Plan<K> {
     Resign(Term),
     Prove,
@@ -72,7 +71,7 @@ enum Plan<K> {
 }
 
 impl<K: Ord + Clone> WriterLease<K> {
-    /// A writer that knows nothing yet and has no work.
+    /// A writer without observations and without work.
     pub fn new(config: Config) -> Self {
         Self {
             config,
@@ -83,7 +82,7 @@ impl<K: Ord + Clone> WriterLease<K> {
             arbitrated: 0,
             possible: 0,
             vacant: None,
-            asked: false,
+            arbitrating: false,
             has_claimed: false,
             failures: 0,
             arbitrate_at: Duration::ZERO,
@@ -94,19 +93,19 @@ impl<K: Ord + Clone> WriterLease<K> {
         }
     }
 
-    // --- What it knows ---------------------------------------------------------------------------
+    // --- State -----------------------------------------------------------------------------------
 
-    /// Who leads.
+    /// The role of this writer.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// The term that this writer leads under, whether or not its lease has lapsed; `None` if it doesn't lead.
+    /// The term under which this writer leads, even if its lease has lapsed; `None` if it doesn't lead.
     pub fn leading_term(&self) -> Option<Term> {
         matches!(self.state, State::Leader { .. }).then_some(self.term)
     }
 
-    /// Whether this writer leads and its lease hasn't lapsed.
+    /// Whether this writer leads, and its lease hasn't lapsed.
     pub fn is_leader(&self, now: Duration) -> bool {
         matches!(self.state, State::Leader { until } if now < until)
     }
@@ -119,12 +118,12 @@ impl<K: Ord + Clone> WriterLease<K> {
         }
     }
 
-    /// When the last write that others can see was sent, as far as is known.
+    /// When the last accepted write was sent.
     pub fn last_sign(&self) -> Duration {
         self.last_sign
     }
 
-    /// When another that leads was last seen alive, or this writer was last deaf; zero if this writer follows nobody.
+    /// When a write of another leader was last observed, or this writer last reconnected; zero if it doesn't follow.
     pub fn last_followed(&self) -> Duration {
         match self.state {
             State::Follower { until } => until.saturating_sub(self.config.lease_duration),
@@ -132,7 +131,7 @@ impl<K: Ord + Clone> WriterLease<K> {
         }
     }
 
-    /// The highest term seen anywhere.
+    /// The highest observed term.
     pub fn highest_term(&self) -> Term {
         self.seen
     }
@@ -142,15 +141,15 @@ impl<K: Ord + Clone> WriterLease<K> {
         self.seen.saturating_add(1)
     }
 
-    /// Whether an object can't really have been written under this term: the arbitration object is so far
-    /// behind it, and it is so far above what is [possible](Self::allow_terms), that somebody must have made it
-    /// up. Such a term is never adopted, or it would lock out every writer to come.
+    /// Whether a term is invalid: far above that of the arbitration object, and above what is
+    /// [possible](Self::allow_terms), so that no writer can have had it. Such a term is ignored, or it would lock out all
+    /// later writers.
     pub fn is_absurd(&self, term: Term) -> bool {
         let believed = self.arbitrated.saturating_add(PLAUSIBLE_LEAD).max(self.possible);
         !(0..ABSURD).contains(&term) || term > believed
     }
 
-    /// How many keys have work, waiting or running.
+    /// The number of keys with work, waiting or running.
     pub fn len(&self) -> usize {
         self.queue.len()
     }
@@ -165,74 +164,74 @@ impl<K: Ord + Clone> WriterLease<K> {
         self.queue.contains(key)
     }
 
-    /// Whether this key runs now.
+    /// Whether this key is running.
     pub fn is_running(&self, key: &K) -> bool {
         self.queue.is_running(key)
     }
 
-    /// How many keys run now.
+    /// The number of running keys.
     pub fn running(&self) -> usize {
         self.queue.running()
     }
 
     // --- Work ------------------------------------------------------------------------------------
 
-    /// Queues the work of `key`, which falls due at `due` (a time that may lie ahead or behind). The leader
-    /// runs it then. A follower keeps it, and claims the lead if it's still here when its head start is over.
+    /// Queues the work of `key`, which falls due at `due`, in the future or in the past. A leader runs it then. A
+    /// follower holds it back, and claims the lead if it is still queued after its head start.
     ///
-    /// Trying it again with the same `due` changes nothing, with another replaces it; while it runs, it's
-    /// queued to run again.
+    /// Queuing it again with the same `due` changes nothing. Another `due` replaces it. If it is running, it runs again
+    /// afterwards.
     pub fn try_work(&mut self, key: K, due: Duration) {
         self.queue.push(None, key, due, self.config.retry_limit);
     }
 
-    /// As [`try_work`](Self::try_work), in a lane: for work that may get stuck together with others of its lane, and must not
-    /// hold up the rest meanwhile. Trying it again in another lane replaces it.
+    /// Like [`try_work`](Self::try_work), in a lane: for work that may get stuck together with others of its lane, and
+    /// must not hold up the rest. Queuing it again in another lane replaces it.
     pub fn try_work_in(&mut self, lane: Lane, key: K, due: Duration) {
         self.queue.push(Some(lane), key, due, self.config.retry_limit);
     }
 
-    /// Forgets the work of `key`. If it runs, it isn't retried. Answers whether there was any.
+    /// Drops the work of `key`, and returns whether there was any. If it is running, it isn't retried.
     pub fn remove(&mut self, key: &K) -> bool {
         self.queue.remove(key)
     }
 
-    /// Ends the backoff of `key`, since what hindered it may be over. Its attempts still count, so that the
-    /// next backoff is longer.
+    /// Ends the backoff of `key`, for when its obstacle may be gone. Its attempts still count, so the next backoff is
+    /// longer.
     pub fn hasten(&mut self, key: &K) {
         self.queue.hasten(key);
     }
 
-    /// Lets the queued work of `key` be retried this often, then dropped. Followers that have it queued should
-    /// drop it for the same reason, or they will find it overdue and claim the lead for it, each in turn.
+    /// Limits the retries of the queued work of `key`. It is dropped afterwards. Followers should drop it for the same
+    /// reason, or they find it overdue and claim the lead for it, one after the other.
     pub fn limit_retries(&mut self, key: &K, retries: u32) {
         self.queue.limit_retries(key, retries);
     }
 
-    /// Another has done the work of `key`: forgets it, and a follower's wait starts anew.
+    /// Another writer has done the work of `key`. Drops the work, and starts a follower's wait again.
     pub fn extend(&mut self, key: &K, now: Duration) {
         self.queue.remove(key);
         self.follow_on(now);
     }
 
-    /// Others are to see that this writer lives, whether or not its lease has lapsed: a leader proves itself, unless
-    /// another write that is sent from now on is accepted first.
+    /// Requests a sign of life. A leader proves itself, even if its lease hasn't lapsed, unless another write sent from now
+    /// on is accepted first.
     pub fn show(&mut self, now: Duration) {
         self.show.get_or_insert(now);
     }
 
-    // --- What others do --------------------------------------------------------------------------
+    // --- Observations ----------------------------------------------------------------------------
 
-    /// Terms up to this one may have been claimed, however far the arbitration object as it was last seen is
-    /// behind them. For shells whose arbitration object begins with the reading of a clock that all writers
-    /// share, such as its own version: what that clock is known to show is possible.
+    /// Terms up to this one are possible, however far they are above the last observation of the arbitration object. For
+    /// arbitration objects whose first term comes from a clock that all writers share, such as their own version: a term
+    /// that this clock has reached is possible.
     pub fn allow_terms(&mut self, until: Term) {
         self.possible = self.possible.max(until);
     }
 
-    /// Another's write under `term` was seen just now, on any object but the arbitration object. A follower's
-    /// wait starts anew; a leader of a lower term is demoted. Own writes and late news are told by their
-    /// terms and ignored.
+    /// A write under `term` was observed just now, on any object except the arbitration object. It starts a follower's wait
+    /// again, and demotes a leader of a lower term. Writes of this writer, and old ones, are recognized by their terms and
+    /// ignored.
     pub fn observe(&mut self, term: Term, now: Duration) -> Observation {
         if self.is_absurd(term) {
             return Observation::Absurd;
@@ -247,8 +246,8 @@ impl<K: Ord + Clone> WriterLease<K> {
         self.follow(now)
     }
 
-    /// Some object carries `term`, written who knows when. Demotes a leader of a lower term, as
-    /// [`observe`](Self::observe) does, but is no sign that anybody lives.
+    /// An object carries `term`, from an unknown time. It demotes a leader of a lower term, like
+    /// [`observe`](Self::observe), but is no sign of life.
     pub fn learn_term(&mut self, term: Term, now: Duration) -> Observation {
         if self.is_absurd(term) {
             return Observation::Absurd;
@@ -260,8 +259,8 @@ impl<K: Ord + Clone> WriterLease<K> {
         if self.leading_term().is_some() { self.follow(now) } else { Observation::Ignored }
     }
 
-    /// The arbitration object names `holder` under `term`: to be called once per version of it that is seen,
-    /// whether by watching or on the way of an arbitration.
+    /// The arbitration object names `holder` under `term`. Call it once per observed version, from a watch or from an
+    /// arbitration.
     pub fn observe_claim(&mut self, holder: Holder, term: Term, now: Duration) -> Observation {
         if !(0..ABSURD).contains(&term) {
             return Observation::Absurd;
@@ -286,13 +285,13 @@ impl<K: Ord + Clone> WriterLease<K> {
             Holder::Me | Holder::Nobody => {
                 let delay = self.config.vacancy_delay(now);
                 let at = match self.state {
-                    // Somebody cleared it under us: put our name back before others put theirs.
+                    // Another client cleared it: put this name back before others put theirs.
                     State::Leader { .. } if term == self.term => now,
                     State::Leader { .. } => {
                         self.follow(now);
                         now.saturating_add(delay)
                     }
-                    // We gave it up ourselves: let others go first.
+                    // This writer resigned, so others go first.
                     State::Follower { until } if term == self.resigned && term > 0 => {
                         until.max(now).saturating_add(delay)
                     }
@@ -304,21 +303,20 @@ impl<K: Ord + Clone> WriterLease<K> {
         }
     }
 
-    /// The shell was deaf until now (a watch broke, the server hung) and hears again. A follower can't know
-    /// what the primary did meanwhile: its wait starts anew. Whatever failed may succeed now: all backoffs
-    /// end.
-    pub fn deaf_until(&mut self, now: Duration) {
+    /// The runtime was disconnected until now: a watch broke, or the server hung. A follower has missed the primary's
+    /// writes, so its wait starts again. Failed work may succeed now, so all backoffs end.
+    pub fn reconnected(&mut self, now: Duration) {
         self.follow_on(now);
         self.queue.hasten_all();
         self.failures = 0;
         self.arbitrate_at = Duration::ZERO;
     }
 
-    // --- Answers ---------------------------------------------------------------------------------
+    // --- Results ---------------------------------------------------------------------------------
 
-    /// The run of `key` is over. `sent_at` is a time before its (last accepted) request was sent.
+    /// The run of `key` is over. `sent_at` is a time before its last accepted request was sent.
     ///
-    /// A run that was started under another term than today's says nothing about the lease.
+    /// A run of an earlier term doesn't extend the lease.
     pub fn done(
         &mut self,
         key: &K,
@@ -339,8 +337,8 @@ impl<K: Ord + Clone> WriterLease<K> {
         finish
     }
 
-    /// A write under `term`, sent at `sent_at` or later, was accepted. For writes outside of runs, and for
-    /// long runs that write more than once; [`done`](Self::done) with `Extend` includes it.
+    /// A write under `term`, sent at `sent_at` or later, was accepted. For writes outside of runs, and for runs that write
+    /// more than once. [`done`](Self::done) with `Extend` includes it.
     pub fn wrote(&mut self, term: Term, sent_at: Duration) {
         if self.leading_term() == Some(term) {
             self.hold(sent_at);
@@ -350,22 +348,22 @@ impl<K: Ord + Clone> WriterLease<K> {
     /// The arbitration object still names this writer under `term`, by a compare-and-swap sent at `sent_at`
     /// or later.
     pub fn proved(&mut self, term: Term, sent_at: Duration) {
-        self.answered();
+        self.end_arbitration();
         self.wrote(term, sent_at);
     }
 
-    /// The arbitration object names this writer under `term`, by a compare-and-swap sent at `sent_at` or
-    /// later. Runs of earlier terms are stale from here on.
+    /// The arbitration object names this writer under `term`, by a compare-and-swap sent at `sent_at` or later. From now on
+    /// runs of earlier terms are stale.
     pub fn claimed(&mut self, term: Term, sent_at: Duration, now: Duration) {
-        self.answered();
+        self.end_arbitration();
         self.arbitrated = self.arbitrated.max(term);
         if term < self.seen {
             self.term = self.term.max(term);
             if term < self.arbitrated {
-                // Somebody was faster to claim the next than this answer to arrive.
+                // Another writer claimed a later term before this result arrived.
                 self.follow(now);
             } else {
-                // Objects carry a higher term than the one that was claimed and would refuse it.
+                // Objects carry a higher term, and would refuse this one.
                 self.vacant = Some(now);
             }
             return;
@@ -376,45 +374,43 @@ impl<K: Ord + Clone> WriterLease<K> {
         self.hold(sent_at);
     }
 
-    /// Another holds the arbitration object. If that was told by a conflict, make sure that it wasn't with an
-    /// own earlier write: then look again, and prove or claim anew.
+    /// The arbitration object names another writer. After a conflict, read it before calling this: the conflict may be
+    /// with an earlier write of this writer, and then prove or claim again.
     pub fn lost(&mut self, now: Duration) {
-        self.answered();
+        self.end_arbitration();
         self.vacant = None;
         self.follow(now);
     }
 
-    /// The shell looked, and saw no reason to claim: nothing was written. Remove or extend the work that is
-    /// no longer due.
+    /// A fresh read showed no reason to claim, and nothing was written. Also remove or extend the work that is no longer
+    /// due.
     pub fn abstained(&mut self, now: Duration) {
-        self.answered();
+        self.end_arbitration();
         self.arbitrate_at = now.saturating_add(self.config.lease_duration / 8);
     }
 
-    /// It is unknown whether the compare-and-swap succeeded, or it wasn't possible: asks again after a
-    /// backoff, and changes nothing else.
+    /// The compare-and-swap failed, or its outcome is unknown. It is repeated after a backoff.
     pub fn arbitration_failed(&mut self, now: Duration) {
         let failures = self.failures.saturating_add(1);
-        self.answered();
+        self.end_arbitration();
         self.failures = failures;
-        // No longer than that, or an incumbent with a bad connection would be taken for dead between two
-        // attempts.
+        // A longer delay would let an incumbent with a bad connection count as dead between two attempts.
         let delay = self.config.delay(failures, now).min(self.third());
         self.arbitrate_at = now.saturating_add(delay);
     }
 
     // --- Giving up -------------------------------------------------------------------------------
 
-    /// Forgets who leads: with work queued, the arbitration object is looked at and claimed anew if it names
-    /// nobody or this writer.
+    /// Goes back to the election. If work is queued, the arbitration object is read, and claimed if it is vacant or names
+    /// this writer.
     pub fn expire(&mut self) {
         self.state = State::Election;
         self.failures = 0;
         self.arbitrate_at = Duration::ZERO;
     }
 
-    /// Gives up the lead, and asks to clear the arbitration object, so that others may take over at once.
-    /// This writer doesn't claim for a head start. Does nothing for one that doesn't lead.
+    /// Gives up the lead, and clears the arbitration object, so that another writer takes over at once. This writer doesn't
+    /// claim it for a head start. Does nothing if this writer doesn't lead.
     pub fn resign(&mut self, now: Duration) {
         let Some(term) = self.leading_term() else { return };
         self.resigned = term;
@@ -423,9 +419,9 @@ impl<K: Ord + Clone> WriterLease<K> {
         self.state = State::Follower { until: now.saturating_add(self.config.head_start()) };
     }
 
-    // --- What to do ------------------------------------------------------------------------------
+    // --- Actions ---------------------------------------------------------------------------------
 
-    /// The next thing to do, if any is to be done now.
+    /// The next action that is due.
     pub fn poll(&mut self, now: Duration) -> Option<Action<K>> {
         let plan = self.plans(now).into_iter().flatten().find(|(at, _)| *at <= now)?.1;
         match plan {
@@ -434,11 +430,11 @@ impl<K: Ord + Clone> WriterLease<K> {
                 Some(Action::Resign { term })
             }
             Plan::Prove => {
-                self.asked = true;
+                self.arbitrating = true;
                 Some(Action::Prove { term: self.term })
             }
             Plan::Claim(reason) => {
-                self.asked = true;
+                self.arbitrating = true;
                 self.has_claimed = true;
                 Some(Action::Claim { term: self.next_term(), reason })
             }
@@ -449,12 +445,12 @@ impl<K: Ord + Clone> WriterLease<K> {
         }
     }
 
-    /// When [`poll`](Self::poll) will have something to do if nothing happens before; `None`: never.
+    /// When [`poll`](Self::poll) returns an action if nothing happens before; `None`: never.
     pub fn wake_at(&self, now: Duration) -> Option<Duration> {
         self.plans(now).into_iter().flatten().map(|(at, _)| at).min()
     }
 
-    /// Everything that may be next, with its time, the most urgent first.
+    /// All actions that may be next, with their times, the most urgent first.
     fn plans(&self, now: Duration) -> [Option<(Duration, Plan<K>)>; 3] {
         let resign = self.resigning.then_some((Duration::ZERO, Plan::Resign(self.resigned)));
         let arbitrate = self.arbitration().map(|(at, plan)| (at.max(self.arbitrate_at), plan));
@@ -462,7 +458,7 @@ impl<K: Ord + Clone> WriterLease<K> {
     }
 
     fn arbitration(&self) -> Option<(Duration, Plan<K>)> {
-        if self.asked {
+        if self.arbitrating {
             return None;
         }
         if let Some(at) = self.vacant {
@@ -492,13 +488,12 @@ impl<K: Ord + Clone> WriterLease<K> {
         may.then_some((ready, Plan::Run { until }))
     }
 
-    /// How often a leader shows that it lives while work is pending: well within a follower's head start.
+    /// The interval of a leader's signs of life while work is pending: well within a follower's head start.
     fn third(&self) -> Duration {
         self.config.lease_duration / 3
     }
 
-    /// Until when a lease that lapses at `until` may start work: what is about to lapse would only be cut
-    /// off.
+    /// Until when work may start under a lease that lapses at `until`. Later work would be cut off.
     fn usable(&self, until: Duration) -> Duration {
         until.saturating_sub(self.config.lease_duration / 8)
     }
@@ -521,7 +516,7 @@ impl<K: Ord + Clone> WriterLease<K> {
         }
     }
 
-    /// Another leads: starts or prolongs the wait.
+    /// Another writer leads: starts or extends the wait.
     fn follow(&mut self, now: Duration) -> Observation {
         let led = self.leading_term().is_some();
         if !matches!(self.state, State::Follower { .. }) {
@@ -531,15 +526,15 @@ impl<K: Ord + Clone> WriterLease<K> {
         if led { Observation::Demoted } else { Observation::Followed }
     }
 
-    /// Prolongs the wait of a follower.
+    /// Extends the wait of a follower.
     fn follow_on(&mut self, now: Duration) {
         if let State::Follower { until } = &mut self.state {
             *until = (*until).max(now.saturating_add(self.config.lease_duration));
         }
     }
 
-    fn answered(&mut self) {
-        self.asked = false;
+    fn end_arbitration(&mut self) {
+        self.arbitrating = false;
         self.failures = 0;
         self.arbitrate_at = Duration::ZERO;
     }

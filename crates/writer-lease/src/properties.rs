@@ -1,4 +1,4 @@
-//! What holds for several writers together, whatever goes wrong. The simulation itself checks at every step
+//! Properties of several writers together, under any faults. The simulation itself checks at every step
 //! that no two writers run under one term, that none runs after its lease has lapsed, that no key runs twice
 //! at once, that a follower waits and gives its head start, and that a machine wakes exactly when it has
 //! something to do.
@@ -21,7 +21,7 @@ fn fault() -> impl Strategy<Value = Fault> {
         millis(0..10_000).prop_map(|back| Fault::Crash { back }),
         millis(0..10_000).prop_map(|back| Fault::Stop { back }),
         millis(1..15_000).prop_map(|length| Fault::Pause { length }),
-        millis(1..15_000).prop_map(|length| Fault::Deaf { length }),
+        millis(1..15_000).prop_map(|length| Fault::Disconnect { length }),
         millis(1..15_000).prop_map(|length| Fault::Outage { length }),
     ]
 }
@@ -101,7 +101,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_goes_wrong_the_work_is_done_and_then_nobody_writes(
+    fn under_any_faults_the_work_is_done_and_then_nothing_is_written(
         mut plan in troubled(),
         deletions in vec(millis(0..LAST_FAULT), 0..4),
     ) {
@@ -117,7 +117,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_lanes_are_stuck_other_work_has_a_slot_and_in_the_end_all_has_run(
+    fn with_any_stuck_lanes_other_work_has_a_slot_and_in_the_end_all_has_run(
         slots in 1..40_usize,
         lanes in vec(0..6_u64, 0..80),
         order in any::<u64>(),
@@ -164,7 +164,7 @@ proptest! {
     }
 
     #[test]
-    fn in_calm_one_leads_for_ever_and_is_punctual(plan in calm()) {
+    fn without_faults_one_writer_leads_all_the_time_and_is_punctual(plan in calm()) {
         let history = run(&plan);
         prop_assert_eq!(history.term(), 1, "{:?}", history.arbitrations);
         for (key, due) in (0..).zip(&plan.works) {

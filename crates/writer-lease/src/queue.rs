@@ -1,4 +1,4 @@
-//! The work that waits or runs, ordered by when it may run and by when it fell due.
+//! Work that waits or runs, ordered by when it may run and by when it fell due.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,24 +11,24 @@ use super::{Finish, Lane, Term};
 struct Work {
     lane: Option<Lane>,
     due: Duration,
-    /// When it may run: `due`, later the end of its backoff.
+    /// When it may run: at first `due`, later the end of its backoff.
     ready: Duration,
     /// Runs so far.
     attempts: u32,
     retry_limit: Option<u32>,
-    /// Whether the run under way is a run of this work. Work tried anew meanwhile has yet to run.
+    /// Whether the current run is a run of this work. If the work was queued again meanwhile, it has yet to run.
     started: bool,
 }
 
-/// Work by key. A key is in `works` from its try to its end, in `running` while it runs (even if its work
-/// was removed meanwhile: no key runs twice at once), and in `ready` while it waits to run.
+/// Work by key. A key is in `works` until its work is done or removed, in `running` while it runs, and in `ready` while
+/// it waits to run. Removed work that still runs stays in `running`, so that no key runs twice at once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Queue<K: Ord> {
     works: BTreeMap<K, Work>,
     running: BTreeMap<K, (Term, Option<Lane>)>,
-    /// By lane; none is empty.
+    /// By lane. No set is empty.
     ready: BTreeMap<Option<Lane>, BTreeSet<(Duration, K)>>,
-    /// How many run in each lane; none is zero.
+    /// How many run in each lane. No number is zero.
     lanes: BTreeMap<Lane, usize>,
     dues: BTreeSet<(Duration, K)>,
 }
@@ -65,7 +65,7 @@ impl<K: Ord + Clone> Queue<K> {
         true
     }
 
-    /// Ends the backoff of a key that waits.
+    /// Ends the backoff of a waiting key.
     pub(super) fn hasten(&mut self, key: &K) {
         let Some(work) = self.works.get_mut(key) else { return };
         let (lane, ready, due) = (work.lane, work.ready, work.due);
@@ -90,12 +90,12 @@ impl<K: Ord + Clone> Queue<K> {
         }
     }
 
-    /// Lets a key wait to run.
+    /// Adds a key to those that wait to run.
     fn wait(&mut self, lane: Option<Lane>, ready: Duration, key: K) {
         self.ready.entry(lane).or_default().insert((ready, key));
     }
 
-    /// Whether the key did wait.
+    /// Removes a key from those that wait to run, and returns whether it was there.
     fn wait_no_more(&mut self, lane: Option<Lane>, ready: Duration, key: &K) -> bool {
         let Some(keys) = self.ready.get_mut(&lane) else { return false };
         let waited = keys.remove(&(ready, key.clone()));
@@ -127,38 +127,38 @@ impl<K: Ord + Clone> Queue<K> {
         self.running.contains_key(key)
     }
 
-    /// When the first work may run that doesn't run already.
+    /// When the first waiting work may run.
     pub(super) fn first_ready(&self) -> Option<Duration> {
         self.ready.values().filter_map(BTreeSet::first).map(|(ready, _)| *ready).min()
     }
 
-    /// When the first work may run that has a slot of `slots`.
+    /// When the first waiting work may run that has one of `slots` slots.
     pub(super) fn first_startable(&self, slots: usize) -> Option<Duration> {
         self.next(slots).map(|(_, (ready, _))| *ready)
     }
 
-    /// The first work that has a slot. As long as any waits and none has one, some runs: when that is over, this may have
-    /// changed.
+    /// The first waiting work that has a slot. If work waits and none has a slot, other work runs, and its end may free
+    /// one.
     fn next(&self, slots: usize) -> Option<(Option<Lane>, &(Duration, K))> {
         let in_lanes: usize = self.lanes.values().sum();
-        // One is for work without a lane. There may be no other.
+        // One slot is for work in no lane, unless there is only one.
         let kept = usize::from(slots > 1);
         let has_slot = |lane: Option<Lane>| match lane {
             _ if self.running.len() >= slots => false,
             None => true,
-            // As many must be left as it has already: so however many lanes are stuck, another finds a slot.
+            // As many slots must be left as the lane has. So however many lanes are stuck, another has a slot.
             Some(lane) => self.lanes.get(&lane).unwrap_or(&0) + in_lanes + kept < slots,
         };
         let firsts = self.ready.iter().filter_map(|(lane, keys)| Some((*lane, keys.first()?)));
         firsts.filter(|(lane, _)| has_slot(*lane)).min_by_key(|(_, first)| *first)
     }
 
-    /// The work that has been due for longest, running or not.
+    /// The work that has been due the longest, running or not.
     pub(super) fn first_due(&self) -> Option<(Duration, &K)> {
         self.dues.first().map(|(due, key)| (*due, key))
     }
 
-    /// Starts the first work that has a slot of `slots`, and answers with the number of this attempt.
+    /// Starts the first waiting work that has one of `slots` slots, and returns its number of attempts.
     pub(super) fn start(&mut self, term: Term, slots: usize) -> Option<(K, u32)> {
         let (lane, (ready, key)) = self.next(slots).map(|(lane, first)| (lane, first.clone()))?;
         self.wait_no_more(lane, ready, &key);
@@ -172,7 +172,7 @@ impl<K: Ord + Clone> Queue<K> {
         Some((key, work.attempts))
     }
 
-    /// Ends the run of a key and answers with the term that it ran under; `None` if it didn't run.
+    /// Ends the run of a key, and returns the term under which it ran; `None` if it didn't run.
     pub(super) fn finish(
         &mut self,
         key: &K,
@@ -197,7 +197,7 @@ impl<K: Ord + Clone> Queue<K> {
         Some((term, finish))
     }
 
-    /// A run in this lane is over.
+    /// Frees the slot of a run in this lane.
     fn leave(&mut self, lane: Option<Lane>) {
         let Some(lane) = lane else { return };
         let Some(running) = self.lanes.get_mut(&lane) else { return };

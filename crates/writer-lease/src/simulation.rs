@@ -1,5 +1,5 @@
 //! A world of writers around a server, with clocks that disagree and everything that may go wrong, on
-//! simulated time. It plays the shell for each machine, and checks at every step what must always hold.
+//! simulated time. It is the runtime of each machine, and checks invariants at every step.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,12 +19,12 @@ pub(super) enum Fault {
     Stop { back: Duration },
     /// Does nothing at all for so long, then goes on as if nothing had happened (SIGSTOP).
     Pause { length: Duration },
-    /// Hears nothing for so long, but its requests go through.
-    Deaf { length: Duration },
-    /// The server answers nobody for so long.
+    /// Its watch delivers nothing for so long, but its requests succeed.
+    Disconnect { length: Duration },
+    /// The server answers no request for so long.
     Outage { length: Duration },
-    /// Somebody deletes the arbitration object. Who starts afterwards may claim a term that has been, if no
-    /// object carries it: from here on that isn't checked.
+    /// The arbitration object is deleted. A writer that starts afterwards may claim an earlier term if no object carries
+    /// it, so from then on this isn't checked.
     Delete,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Plan {
     pub(super) replicas: usize,
     /// The longest that a message takes.
     pub(super) latency: Duration,
-    /// How many of a hundred answers get lost on the way back.
+    /// How many of a hundred responses get lost on the way back.
     pub(super) lost_percent: u64,
     pub(super) faults: Vec<(Duration, usize, Fault)>,
     /// When each piece of work falls due.
@@ -57,7 +57,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// The last term: how often somebody became primary.
+    /// The last term: how often a writer became primary.
     pub(super) fn term(&self) -> Term {
         self.arbitrations.last().map_or(0, |(_, _, term)| *term)
     }
@@ -94,13 +94,13 @@ enum Request {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Answer {
+enum Response {
     Accepted,
     /// The object carries a higher term.
     Fenced(Term),
     /// It can't be done, now or ever.
     Failed,
-    /// Somebody did it.
+    /// Another writer did it.
     Obsolete,
     /// To be claimed, if the version is still this.
     Free {
@@ -119,9 +119,9 @@ enum News {
 
 enum Event {
     Wake,
-    Answer { request: u64, answer: Answer },
+    Response { request: u64, response: Response },
     News(News),
-    Heard,
+    Reconnected,
 }
 
 enum Occurrence {
@@ -139,18 +139,18 @@ struct Replica {
     /// Its clock shows this much more than the world's.
     ahead: Duration,
     paused_until: Duration,
-    deaf_until: Duration,
+    disconnected_until: Duration,
     /// Nothing is delivered before what was sent earlier.
     delivered: Duration,
     /// When it will be polled next if nothing happens.
     wakes: Option<Duration>,
     pending: BTreeMap<u64, (Request, Duration)>,
-    /// What the checks know about it, on its own clock: when its last accepted write of each term was sent,
-    /// and when it last heard of another's.
+    /// For the checks, on its own clock: when its last accepted write of each term was sent,
+    /// and when it last followed of another's.
     accepted: BTreeMap<Term, Duration>,
-    heard: Option<Duration>,
+    followed: Option<Duration>,
     highest: Term,
-    /// The version of the arbitration object that it has heard of.
+    /// The version of the arbitration object that it has followed of.
     version: u64,
 }
 
@@ -252,12 +252,12 @@ impl World {
                 if self.now < self.outage_until {
                     return;
                 }
-                let answer = self.serve(name, what);
+                let response = self.serve(name, what);
                 if self.draw(100) < self.plan.lost_percent {
                     return;
                 }
                 let at = self.now + self.latency();
-                self.at(at, Occurrence::To(from, name, Event::Answer { request, answer }));
+                self.at(at, Occurrence::To(from, name, Event::Response { request, response }));
             }
             Occurrence::To(index, name, event) => {
                 let (now, outage) = (self.now, self.outage_until);
@@ -265,8 +265,8 @@ impl World {
                 let news = matches!(event, Event::News(_));
                 let deferred = if now < replica.paused_until {
                     replica.paused_until
-                } else if news && now < replica.deaf_until.max(outage) {
-                    replica.deaf_until.max(outage)
+                } else if news && now < replica.disconnected_until.max(outage) {
+                    replica.disconnected_until.max(outage)
                 } else {
                     self.deliver(index, event);
                     self.wake(index);
@@ -299,12 +299,12 @@ impl World {
             lease,
             ahead,
             paused_until: Duration::ZERO,
-            deaf_until: Duration::ZERO,
+            disconnected_until: Duration::ZERO,
             delivered: self.now,
             wakes: None,
             pending: BTreeMap::new(),
             accepted: BTreeMap::new(),
-            heard: None,
+            followed: None,
             highest: self.object.term,
             version: self.object.version,
         });
@@ -342,12 +342,12 @@ impl World {
                     replica.paused_until = self.now + length;
                 }
             }
-            Fault::Deaf { length } => {
+            Fault::Disconnect { length } => {
                 let until = self.now + length;
                 if let Some(replica) = &mut self.replicas[index] {
-                    replica.deaf_until = replica.deaf_until.max(until);
+                    replica.disconnected_until = replica.disconnected_until.max(until);
                     let name = replica.name;
-                    self.at(until, Occurrence::To(index, name, Event::Heard));
+                    self.at(until, Occurrence::To(index, name, Event::Reconnected));
                 }
             }
             Fault::Delete => {
@@ -361,7 +361,7 @@ impl World {
                 for index in 0..self.replicas.len() {
                     if let Some(replica) = &self.replicas[index] {
                         let name = replica.name;
-                        self.at(until, Occurrence::To(index, name, Event::Heard));
+                        self.at(until, Occurrence::To(index, name, Event::Reconnected));
                     }
                 }
             }
@@ -425,11 +425,11 @@ impl World {
             Action::Claim { term, reason: Reason::Overdue(key) } => {
                 let due = self.plan.works[key as usize] + replica.ahead;
                 assert!(local >= due + LEASE / 2, "no head start on work {key}");
-                let heard = replica.heard.unwrap_or_default();
+                let followed = replica.followed.unwrap_or_default();
                 assert!(
-                    replica.heard.is_none() || local >= heard + LEASE,
+                    replica.followed.is_none() || local >= followed + LEASE,
                     "claimed {:?} after a write",
-                    local - heard
+                    local - followed
                 );
                 (Request::Look { reason: Some(key), term }, REQUEST_TIMEOUT)
             }
@@ -444,7 +444,7 @@ impl World {
         replica.pending.insert(request, (what, now + replica.ahead));
         let name = replica.name;
         self.at(now + takes, Occurrence::Arrives { from, name, request, what });
-        let timeout = Event::Answer { request, answer: Answer::Timeout };
+        let timeout = Event::Response { request, response: Response::Timeout };
         self.at(now + patience, Occurrence::To(from, name, timeout));
     }
 
@@ -454,10 +454,10 @@ impl World {
         let local = now + replica.ahead;
         match event {
             Event::Wake => replica.wakes = replica.wakes.filter(|at| *at > now),
-            Event::Heard => replica.lease.deaf_until(local),
+            Event::Reconnected => replica.lease.reconnected(local),
             Event::News(News::Wrote { key, term }) => {
                 if term >= replica.highest && !replica.accepted.contains_key(&term) {
-                    replica.heard = Some(local);
+                    replica.followed = Some(local);
                     replica.highest = term;
                 }
                 match replica.lease.observe(term, local) {
@@ -471,59 +471,69 @@ impl World {
                 replica.version = replica.version.max(object.version);
                 let name = replica.name;
                 if object.term >= replica.highest && object.holder.is_some_and(|holder| holder != name) {
-                    replica.heard = Some(local);
+                    replica.followed = Some(local);
                 }
                 replica.highest = replica.highest.max(object.term);
                 let holder = self.holder_for(name, object);
                 let Some(replica) = &mut self.replicas[index] else { return };
                 replica.lease.observe_claim(holder, object.term, local);
             }
-            Event::Answer { request, answer } => {
+            Event::Response { request, response } => {
                 if let Some((what, sent_at)) = replica.pending.remove(&request) {
-                    self.answered(index, what, sent_at, answer, local);
+                    self.responseed(index, what, sent_at, response, local);
                 }
             }
         }
     }
 
-    fn answered(&mut self, index: usize, what: Request, sent_at: Duration, answer: Answer, local: Duration) {
+    fn responseed(
+        &mut self,
+        index: usize,
+        what: Request,
+        sent_at: Duration,
+        response: Response,
+        local: Duration,
+    ) {
         let Some(replica) = &mut self.replicas[index] else { return };
         let lease = &mut replica.lease;
         let mut accepted = |term| {
             let sent = replica.accepted.entry(term).or_default();
             *sent = sent_at.max(*sent);
         };
-        match (what, answer) {
-            (Request::Work { key, term }, Answer::Accepted) => {
+        match (what, response) {
+            (Request::Work { key, term }, Response::Accepted) => {
                 if lease.leading_term() == Some(term) {
                     accepted(term);
                 }
                 lease.done(&key, WorkResult::Extend, false, sent_at, local);
             }
-            (Request::Work { key, .. }, Answer::Obsolete) => {
+            (Request::Work { key, .. }, Response::Obsolete) => {
                 lease.done(&key, WorkResult::None, false, sent_at, local);
             }
-            (Request::Work { key, .. }, Answer::Fenced(term)) => {
+            (Request::Work { key, .. }, Response::Fenced(term)) => {
                 lease.done(&key, WorkResult::None, true, sent_at, local);
                 lease.learn_term(term, local);
             }
             (Request::Work { key, .. }, _) => {
                 lease.done(&key, WorkResult::None, true, sent_at, local);
             }
-            (Request::Prove { term }, Answer::Accepted) => {
+            (Request::Prove { term }, Response::Accepted) => {
                 accepted(term);
                 lease.proved(term, sent_at);
             }
-            (Request::Claim { term, .. }, Answer::Accepted) => {
+            (Request::Claim { term, .. }, Response::Accepted) => {
                 accepted(term);
                 replica.highest = replica.highest.max(term);
                 lease.claimed(term, sent_at, local);
             }
-            (Request::Look { .. }, Answer::Free { version, term }) => {
+            (Request::Look { .. }, Response::Free { version, term }) => {
                 self.send(index, Request::Claim { version, term }, REQUEST_TIMEOUT);
             }
-            (Request::Look { .. }, Answer::Obsolete) => lease.abstained(local),
-            (Request::Prove { .. } | Request::Look { .. } | Request::Claim { .. }, Answer::Lost(object)) => {
+            (Request::Look { .. }, Response::Obsolete) => lease.abstained(local),
+            (
+                Request::Prove { .. } | Request::Look { .. } | Request::Claim { .. },
+                Response::Lost(object),
+            ) => {
                 lease.lost(local);
                 replica.highest = replica.highest.max(object.term);
                 let holder = match object.holder {
@@ -541,60 +551,66 @@ impl World {
 
     // --- The server ------------------------------------------------------------------------------
 
-    fn serve(&mut self, name: u64, what: Request) -> Answer {
+    fn serve(&mut self, name: u64, what: Request) -> Response {
         let object = self.object;
         let mine = object.holder == Some(name);
         match what {
             Request::Work { key, term } => self.work(key, term),
             Request::Look { reason, term } => {
-                let known = self.replicas.iter().flatten().find(|replica| replica.name == name);
-                let unseen = known.is_none_or(|replica| replica.version < object.version);
+                let replica = self.replicas.iter().flatten().find(|replica| replica.name == name);
+                let unseen = replica.is_none_or(|replica| replica.version < object.version);
                 let taken = object.holder.is_some() && !mine;
                 match reason {
-                    _ if taken && (reason.is_none() || unseen || object.term >= term) => Answer::Lost(object),
-                    Some(key) if self.history.done.contains_key(&key) => Answer::Obsolete,
-                    _ => Answer::Free { version: object.version, term: term.max(object.term + 1) },
+                    _ if taken && (reason.is_none() || unseen || object.term >= term) => {
+                        Response::Lost(object)
+                    }
+                    Some(key) if self.history.done.contains_key(&key) => Response::Obsolete,
+                    _ => Response::Free { version: object.version, term: term.max(object.term + 1) },
                 }
             }
             Request::Claim { version, term } => {
                 if object.version != version {
-                    return if mine && object.term == term { Answer::Accepted } else { Answer::Lost(object) };
+                    return if mine && object.term == term {
+                        Response::Accepted
+                    } else {
+                        Response::Lost(object)
+                    };
                 }
                 self.arbitrate(Some(name), term)
             }
             Request::Prove { term } if mine && object.term == term => self.arbitrate(Some(name), term),
-            Request::Prove { .. } => Answer::Lost(object),
+            Request::Prove { .. } => Response::Lost(object),
             Request::Resign { term } if mine && object.term == term => self.arbitrate(None, term),
-            Request::Resign { .. } => Answer::Lost(object),
+            Request::Resign { .. } => Response::Lost(object),
         }
     }
 
-    fn work(&mut self, key: u32, term: Term) -> Answer {
+    fn work(&mut self, key: u32, term: Term) -> Response {
         if self.plan.hopeless.contains(&key) {
-            return Answer::Failed;
+            return Response::Failed;
         }
         if self.history.done.contains_key(&key) {
-            return Answer::Obsolete;
+            return Response::Obsolete;
         }
         let carried = self.terms.entry(key % OBJECTS).or_default();
         if term < *carried {
-            return Answer::Fenced(*carried);
+            return Response::Fenced(*carried);
         }
         *carried = term;
         self.history.done.insert(key, self.now);
         self.history.writes.push(self.now);
         self.spread(News::Wrote { key, term });
-        Answer::Accepted
+        Response::Accepted
     }
 
-    fn arbitrate(&mut self, holder: Option<u64>, term: Term) -> Answer {
+    fn arbitrate(&mut self, holder: Option<u64>, term: Term) -> Response {
         self.object = Record { holder, term, version: self.object.version + 1 };
         self.history.arbitrations.push((self.now, holder, term));
         self.spread(News::Arbitrated(self.object));
-        Answer::Accepted
+        Response::Accepted
     }
 
-    /// Tells everybody, in order.
+    /// Sends it to all replicas, in order.
     fn spread(&mut self, news: News) {
         for index in 0..self.replicas.len() {
             let takes = self.latency();

@@ -19,19 +19,18 @@ use super::{
 pub struct Permit {
     /// Counts from 1.
     pub attempt: u32,
-    /// To be written into everything that this run writes.
+    /// The term, which every write of this run has to carry.
     pub term: Term,
-    /// When the run is cut off, since the lease may lapse then.
+    /// When the worker drops this run, since the lease may lapse.
     pub until: Instant,
 }
 
 type Work = Arc<dyn Fn(Permit) -> BoxFuture<'static, (WorkResult, bool)> + Send + Sync>;
 
-/// A [`WriterLease`] that runs its work itself, with the interface of OpenShift's. Clones are the same
-/// worker.
+/// A [`WriterLease`] that runs its work, with the interface of OpenShift's. Clones are the same worker.
 ///
-/// It sees the arbitration object only when it writes it. Whoever watches that object tells it by
-/// [`observe_claim`](Self::observe_claim), and of others' writes by [`observe`](Self::observe) and
+/// It reads the arbitration object only in order to write it. The caller watches that object, and reports changes by
+/// [`observe_claim`](Self::observe_claim), and other writers' writes by [`observe`](Self::observe) and
 /// [`extend`](Self::extend).
 ///
 /// ```
@@ -59,7 +58,7 @@ struct Shared<K: Ord> {
     start: Instant,
     lease_duration: Duration,
     inner: Mutex<Inner<K>>,
-    /// Wakes `run` when somebody else has changed the machine.
+    /// Wakes `run` after a method has changed the machine.
     changed: Notify,
     state: watch::Sender<State>,
 }
@@ -69,7 +68,7 @@ struct Inner<K: Ord> {
     works: BTreeMap<K, Work>,
 }
 
-/// What a task of the worker has to tell.
+/// The result of a task.
 enum Report<K> {
     Ran { key: K, sent_at: Duration, outcome: Option<(WorkResult, bool)> },
     Arbitrated { claim: bool, sent_at: Duration, verdict: Verdict },
@@ -77,7 +76,7 @@ enum Report<K> {
 }
 
 impl<K: Ord + Clone + Send + Sync + 'static> Worker<K> {
-    /// A worker that does nothing until [`run`](Self::run).
+    /// A worker, which does nothing until [`run`](Self::run).
     pub fn new(config: Config) -> Self {
         let lease_duration = config.lease_duration;
         let machine = WriterLease::new(config);
@@ -86,9 +85,8 @@ impl<K: Ord + Clone + Send + Sync + 'static> Worker<K> {
         Self(Arc::new(Shared { start: Instant::now(), lease_duration, inner, changed: Notify::new(), state }))
     }
 
-    /// Queues `work` under `key`, to be run by the leader at once; a follower holds it back. It answers with
-    /// its result, and whether to retry it. Work that waits under this key already is replaced, without
-    /// losing its place.
+    /// Queues `work` under `key`. A leader runs it at once; a follower holds it back. The work returns its result, and
+    /// whether to retry it. Waiting work of this key is replaced, and keeps its place in the queue.
     pub fn try_work<W, F>(&self, key: K, work: W)
     where
         W: Fn(Permit) -> F + Send + Sync + 'static,
@@ -97,7 +95,7 @@ impl<K: Ord + Clone + Send + Sync + 'static> Worker<K> {
         self.queue(key, work, WriterLease::try_work);
     }
 
-    /// As [`try_work`](Self::try_work), in a [lane](Lane). Work that waits under this key already stays in its own.
+    /// Like [`try_work`](Self::try_work), in a [lane](Lane). Waiting work of this key stays in its lane.
     pub fn try_work_in<W, F>(&self, lane: Lane, key: K, work: W)
     where
         W: Fn(Permit) -> F + Send + Sync + 'static,
@@ -111,7 +109,7 @@ impl<K: Ord + Clone + Send + Sync + 'static> Worker<K> {
         W: Fn(Permit) -> F + Send + Sync + 'static,
         F: Future<Output = (WorkResult, bool)> + Send + 'static,
     {
-        self.tell(|inner, now| {
+        self.change_and_wake(|inner, now| {
             inner.works.insert(key.clone(), Arc::new(move |permit| Box::pin(work(permit))));
             if inner.machine.contains(&key) && !inner.machine.is_running(&key) {
                 inner.machine.hasten(&key);
@@ -121,22 +119,22 @@ impl<K: Ord + Clone + Send + Sync + 'static> Worker<K> {
         });
     }
 
-    /// Lets the work of `key` be retried this often, then dropped.
+    /// Limits the retries of the work of `key`. It is dropped afterwards.
     pub fn limit_retries(&self, key: &K, retries: u32) {
         self.change(|inner, _| inner.machine.limit_retries(key, retries));
     }
 
-    /// Another has done the work of `key`: forgets it, and a follower's wait starts anew.
+    /// Another writer has done the work of `key`. Drops the work, and starts a follower's wait again.
     pub fn extend(&self, key: &K) {
-        self.tell(|inner, now| {
+        self.change_and_wake(|inner, now| {
             inner.works.remove(key);
             inner.machine.extend(key, now);
         });
     }
 
-    /// Forgets the work of `key`. If it runs, it isn't retried.
+    /// Drops the work of `key`. If it runs, it isn't retried.
     pub fn remove(&self, key: &K) {
-        self.tell(|inner, _| {
+        self.change_and_wake(|inner, _| {
             inner.works.remove(key);
             inner.machine.remove(key);
         });
@@ -152,46 +150,46 @@ impl<K: Ord + Clone + Send + Sync + 'static> Worker<K> {
         self.len() == 0
     }
 
-    /// Forgets who leads. With work queued, the lead is claimed if it's free.
+    /// Goes back to the election. If work is queued and the arbitration object is vacant, this writer claims it.
     pub fn expire(&self) {
-        self.tell(|inner, _| inner.machine.expire());
+        self.change_and_wake(|inner, _| inner.machine.expire());
     }
 
-    /// Another's write under `term` was seen just now.
+    /// Another writer's write under `term` was observed just now.
     pub fn observe(&self, term: Term) -> Observation {
-        self.tell(|inner, now| inner.machine.observe(term, now))
+        self.change_and_wake(|inner, now| inner.machine.observe(term, now))
     }
 
-    /// The arbitration object was seen to name `holder` under `term`.
+    /// The arbitration object was observed to name `holder` under `term`.
     pub fn observe_claim(&self, holder: Holder, term: Term) -> Observation {
-        self.tell(|inner, now| inner.machine.observe_claim(holder, term, now))
+        self.change_and_wake(|inner, now| inner.machine.observe_claim(holder, term, now))
     }
 
-    /// Who leads.
+    /// The role of this writer.
     pub fn state(&self) -> State {
         self.0.inner.lock().machine.state()
     }
 
-    /// Waits until the election is decided, and answers whether this writer leads. For ever, if there is
-    /// nothing to decide on: no work, and no word of the arbitration object.
+    /// Waits until the election is decided, and returns whether this writer leads. An election isn't decided without work
+    /// and without an observation of the arbitration object.
     pub async fn wait(&self) -> bool {
         let mut state = self.0.state.subscribe();
-        // The sender lives as long as this worker, so that waiting can't fail.
+        // The sender lives as long as this worker, so waiting can't fail.
         let decided = state.wait_for(|state| *state != State::Election).await;
         decided.is_ok_and(|state| matches!(*state, State::Leader { .. }))
     }
 
-    /// As [`wait`](Self::wait), but at most so long; `None` if it's undecided then.
+    /// Like [`wait`](Self::wait), but for at most this long; `None` if the election isn't decided by then.
     pub async fn wait_until(&self, longest: Duration) -> Option<bool> {
         timeout(longest, self.wait()).await.ok()
     }
 
-    /// Works until `stop` is ready, in one task at a time. Then what runs is finished (within the lease) and
-    /// the lead given up, so that another writer takes over at once. If it's dropped instead, what runs is
-    /// dropped with it, and others take over when they find work overdue.
+    /// Works until `stop` completes. Call it once. Then it finishes the work that runs (within the lease), starts no
+    /// other, and gives up the lead, so that another writer takes over at once. If the future is dropped instead, the work
+    /// that runs is dropped with it, and others take over when work is overdue.
     ///
     /// # Panics
-    /// When work panics, with that panic: a writer must not lead without working.
+    /// When work panics, with that panic, since a writer must not lead without working.
     pub async fn run<A: Arbiter<K>>(self, arbiter: Arc<A>, stop: impl Future<Output = ()>) {
         let mut tasks = JoinSet::new();
         tokio::pin!(stop);
@@ -219,12 +217,12 @@ impl<K: Ord + Clone + Send + Sync + 'static> Worker<K> {
             term
         });
         if let Some(term) = led {
-            // In vain or not, the lead is given up: others only notice later.
+            // If it fails, others take over later.
             let _ = timeout(self.0.lease_duration, arbiter.resign(term)).await;
         }
     }
 
-    /// Does everything that is to be done now, and answers when to look again.
+    /// Starts all actions that are due, and returns when to poll again.
     fn act<A: Arbiter<K>>(&self, arbiter: &Arc<A>, tasks: &mut JoinSet<Report<K>>) -> Option<Instant> {
         self.change(|inner, now| {
             while let Some(action) = inner.machine.poll(now) {
@@ -283,7 +281,7 @@ impl<K: Ord + Clone + Send + Sync + 'static> Worker<K> {
             Ok(report) => report,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
-                // Only the end of the runtime cancels a task, and then nobody is left to work.
+                // Only the end of the runtime cancels a task.
                 Err(_) => return,
             },
         };
@@ -314,16 +312,16 @@ impl<K: Ord + Clone + Send + Sync + 'static> Worker<K> {
 
     fn change<T>(&self, change: impl FnOnce(&mut Inner<K>, Duration) -> T) -> T {
         let mut inner = self.0.inner.lock();
-        let answer = change(&mut inner, self.0.start.elapsed());
+        let result = change(&mut inner, self.0.start.elapsed());
         let state = inner.machine.state();
-        self.0.state.send_if_modified(|known| std::mem::replace(known, state) != state);
-        answer
+        self.0.state.send_if_modified(|published| std::mem::replace(published, state) != state);
+        result
     }
 
-    fn tell<T>(&self, change: impl FnOnce(&mut Inner<K>, Duration) -> T) -> T {
-        let answer = self.change(change);
+    fn change_and_wake<T>(&self, change: impl FnOnce(&mut Inner<K>, Duration) -> T) -> T {
+        let result = self.change(change);
         self.0.changed.notify_one();
-        answer
+        result
     }
 }
 

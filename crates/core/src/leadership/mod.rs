@@ -195,7 +195,7 @@ impl Leadership {
 
     /// This replica was disconnected until now. It can't know what the primary did meanwhile.
     pub fn reconnected(&mut self, now: Duration) {
-        self.writer.deaf_until(now);
+        self.writer.reconnected(now);
     }
 
     // --- The `Lessor` and terms ----------------------------------------------------------------------------------

@@ -52,12 +52,12 @@ fn all(lease: &mut WriterLease<&'static str>, now: Duration) -> Vec<Action<&'sta
     std::iter::from_fn(|| lease.poll(now)).collect()
 }
 
-/// When it wants to be polled, or never.
+/// When it is to be polled, or never.
 fn wake<K: Ord + Clone>(lease: &WriterLease<K>, now: Duration) -> Duration {
     lease.wake_at(now).unwrap_or(Duration::MAX)
 }
 
-/// The keys that run at `now`; fails if anything else is asked.
+/// The keys that run at `now`; fails at any other action.
 fn runs(lease: &mut WriterLease<&'static str>, now: Duration) -> Vec<&'static str> {
     let key = |action| match action {
         Action::Run { key, .. } => key,

@@ -22,7 +22,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A worker that runs, and hears of the arbitration object as a watch would tell it.
+/// A worker that runs, with a watch of the arbitration object.
 struct Replica {
     worker: Worker<&'static str>,
     stop: oneshot::Sender<()>,
@@ -54,7 +54,7 @@ impl Replica {
         Self { worker, stop, task, watch }
     }
 
-    /// Ends it as a crash would: nothing is finished and nobody is told.
+    /// Ends it like a crash: work isn't finished, and the object isn't cleared.
     fn crash(self) {
         self.task.abort();
         self.watch.abort();
@@ -72,8 +72,8 @@ impl Replica {
     }
 }
 
-/// Work that tells each run, and answers with what it's given by number of attempt.
-fn told(
+/// Work that sends each of its runs, and returns a result by the number of the attempt.
+fn recorded(
     runs: &mpsc::UnboundedSender<Permit>,
     answer: impl Fn(u32) -> (WorkResult, bool) + Send + Sync + 'static,
 ) -> impl Fn(Permit) -> std::future::Ready<(WorkResult, bool)> + Send + Sync + 'static {
@@ -85,10 +85,10 @@ fn told(
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_to_work_leads() {
+async fn the_first_writer_to_work_leads() {
     let (runs, mut ran) = mpsc::unbounded_channel();
     let a = Replica::start("a", &Arbitration::default());
-    a.worker.try_work("test", told(&runs, |_| (WorkResult::Extend, false)));
+    a.worker.try_work("test", recorded(&runs, |_| (WorkResult::Extend, false)));
     assert!(a.worker.wait().await);
     assert_eq!(ran.recv().await.map(|permit| (permit.attempt, permit.term)), Some((1, 1)));
     sleep(ms(1)).await;
@@ -96,10 +96,10 @@ async fn the_first_to_work_leads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_is_retried_until_it_says_otherwise() {
+async fn work_is_retried_as_long_as_it_requests_it() {
     let (runs, mut ran) = mpsc::unbounded_channel();
     let a = Replica::start("a", &Arbitration::default());
-    a.worker.try_work("test", told(&runs, |attempt| (WorkResult::Extend, attempt < 5)));
+    a.worker.try_work("test", recorded(&runs, |attempt| (WorkResult::Extend, attempt < 5)));
     for attempt in 1..=5 {
         assert_eq!(ran.recv().await.map(|permit| permit.attempt), Some(attempt));
     }
@@ -113,7 +113,7 @@ async fn release_makes_a_follower() {
     let (runs, mut ran) = mpsc::unbounded_channel();
     let object = Arbitration::default();
     let a = Replica::start("a", &object);
-    a.worker.try_work("test", told(&runs, |_| (WorkResult::Release, false)));
+    a.worker.try_work("test", recorded(&runs, |_| (WorkResult::Release, false)));
     assert!(ran.recv().await.is_some());
     sleep(ms(100)).await;
     assert!(!a.worker.wait().await);
@@ -121,7 +121,7 @@ async fn release_makes_a_follower() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_tried_while_the_same_key_runs_runs_after_it() {
+async fn work_queued_while_the_same_key_runs_runs_after_it() {
     let a = Replica::start("a", &Arbitration::default());
     let (runs, mut ran) = mpsc::unbounded_channel();
     let started = Arc::new(tokio::sync::Notify::new());
@@ -137,7 +137,7 @@ async fn work_tried_while_the_same_key_runs_runs_after_it() {
     });
     started.notified().await;
     let first = Instant::now();
-    a.worker.try_work("test", told(&runs, |_| (WorkResult::Extend, false)));
+    a.worker.try_work("test", recorded(&runs, |_| (WorkResult::Extend, false)));
     assert!(ran.recv().await.is_some());
     assert_eq!(first.elapsed(), ms(500));
     sleep(ms(1)).await;
@@ -145,23 +145,23 @@ async fn work_tried_while_the_same_key_runs_runs_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn extend_drops_the_work_and_prolongs_the_wait() {
+async fn extend_drops_the_work_and_extends_the_wait() {
     let (runs, mut ran) = mpsc::unbounded_channel();
     let object = Arbitration::default();
     let a = Replica::start("a", &object);
     assert!(a.worker.wait().await);
     let b = Replica::start("b", &object);
     assert!(!b.worker.wait().await);
-    b.worker.try_work("test", told(&runs, |_| (WorkResult::Extend, false)));
-    b.worker.try_work("test2", told(&runs, |_| (WorkResult::Extend, false)));
+    b.worker.try_work("test", recorded(&runs, |_| (WorkResult::Extend, false)));
+    b.worker.try_work("test2", recorded(&runs, |_| (WorkResult::Extend, false)));
     assert_eq!(b.worker.len(), 2);
     a.crash();
     sleep(ms(4900)).await;
-    let seen = Instant::now();
+    let observed = Instant::now();
     b.worker.extend(&"test2");
     assert_eq!(b.worker.len(), 1);
     assert!(ran.recv().await.is_some());
-    assert_eq!(seen.elapsed(), LEASE);
+    assert_eq!(observed.elapsed(), LEASE);
     sleep(LEASE).await;
     assert!(ran.is_empty());
 }
@@ -174,7 +174,7 @@ async fn removed_work_is_not_run() {
     a.worker.wait().await;
     let b = Replica::start("b", &object);
     b.worker.wait().await;
-    b.worker.try_work("test", told(&runs, |_| (WorkResult::Extend, false)));
+    b.worker.try_work("test", recorded(&runs, |_| (WorkResult::Extend, false)));
     b.worker.remove(&"test");
     assert!(b.worker.is_empty());
     sleep(LEASE * 10).await;
@@ -194,7 +194,7 @@ async fn waiting_for_an_election_ends_in_time() {
 async fn limited_retries_end() {
     let (runs, mut ran) = mpsc::unbounded_channel();
     let a = Replica::start("a", &Arbitration::default());
-    a.worker.try_work("test", told(&runs, |_| (WorkResult::None, true)));
+    a.worker.try_work("test", recorded(&runs, |_| (WorkResult::None, true)));
     a.worker.limit_retries(&"test", 2);
     sleep(LEASE * 10).await;
     assert!(a.worker.is_empty());
@@ -202,14 +202,14 @@ async fn limited_retries_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_expired_lease_is_claimed_anew() {
+async fn an_expired_lease_is_claimed_again() {
     let (runs, mut ran) = mpsc::unbounded_channel();
     let object = Arbitration::default();
     let a = Replica::start("a", &object);
     assert!(a.worker.wait().await);
     a.worker.expire();
     assert_eq!(a.worker.state(), State::Election);
-    a.worker.try_work("test", told(&runs, |_| (WorkResult::Extend, false)));
+    a.worker.try_work("test", recorded(&runs, |_| (WorkResult::Extend, false)));
     assert_eq!(ran.recv().await.map(|permit| permit.term), Some(2));
     assert_eq!(object.read().holder.as_deref(), Some("a"));
 }
@@ -221,8 +221,8 @@ async fn an_idle_leader_writes_once_before_it_works_again() {
     let a = Replica::start("a", &object);
     assert!(a.worker.wait().await);
     sleep(LEASE * 100).await;
-    assert_eq!(object.read().writes, 1, "at rest nobody writes");
-    a.worker.try_work("test", told(&runs, |_| (WorkResult::Extend, false)));
+    assert_eq!(object.read().writes, 1, "at rest nothing is written");
+    a.worker.try_work("test", recorded(&runs, |_| (WorkResult::Extend, false)));
     assert_eq!(ran.recv().await.map(|permit| permit.term), Some(1));
     assert_eq!(object.read().writes, 2);
 }
@@ -240,7 +240,7 @@ async fn work_that_sleeps_or_backs_off_delays_no_other() {
     a.worker.try_work("bad", |_| ready((WorkResult::None, true)));
     sleep(ms(300)).await;
     let tried = Instant::now();
-    a.worker.try_work("good", told(&runs, |_| (WorkResult::Extend, false)));
+    a.worker.try_work("good", recorded(&runs, |_| (WorkResult::Extend, false)));
     assert!(ran.recv().await.is_some());
     assert_eq!(tried.elapsed(), Duration::ZERO);
 }
@@ -270,12 +270,12 @@ async fn of_two_replicas_one_works() {
     let object = Arbitration::default();
     let (a, b) = (Replica::start("a", &object), Replica::start("b", &object));
     for replica in [&a, &b] {
-        replica.worker.try_work("test", told(&runs, |_| (WorkResult::Extend, false)));
+        replica.worker.try_work("test", recorded(&runs, |_| (WorkResult::Extend, false)));
     }
     let (a_leads, b_leads) = tokio::join!(a.worker.wait(), b.worker.wait());
     assert!(a_leads != b_leads);
     assert_eq!(ran.recv().await.map(|permit| permit.term), Some(1));
-    // The other sees that the work is done.
+    // The other observes that the work is done.
     let follower = if a_leads { &b } else { &a };
     follower.worker.extend(&"test");
     sleep(LEASE * 10).await;
@@ -295,7 +295,7 @@ async fn a_crashed_leader_is_replaced_within_a_lease_duration_of_the_next_work()
     a.crash();
     let due = Instant::now();
     for replica in [&b, &c] {
-        replica.worker.try_work("test", told(&runs, |_| (WorkResult::Extend, false)));
+        replica.worker.try_work("test", recorded(&runs, |_| (WorkResult::Extend, false)));
     }
     assert_eq!(ran.recv().await.map(|permit| permit.term), Some(2));
     assert!(due.elapsed() <= LEASE, "{:?}", due.elapsed());
@@ -321,7 +321,7 @@ async fn a_leader_that_stops_in_order_is_replaced_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn to_stop_finishes_what_runs_and_starts_nothing() {
+async fn stopping_finishes_running_work_and_starts_none() {
     let (runs, mut ran) = mpsc::unbounded_channel();
     let object = Arbitration::default();
     let a = Replica::start("a", &object);
@@ -342,7 +342,7 @@ async fn to_stop_finishes_what_runs_and_starts_nothing() {
     let worker = a.worker.clone();
     let stopping = tokio::spawn(a.stop());
     sleep(ms(100)).await;
-    worker.try_work("late", told(&runs, |_| (WorkResult::Extend, false)));
+    worker.try_work("late", recorded(&runs, |_| (WorkResult::Extend, false)));
     assert_eq!(object.read().holder.as_deref(), Some("a"), "leads while it still writes");
     assert!(stopping.await.is_ok());
     assert_eq!(finished.load(Ordering::Relaxed), 1);

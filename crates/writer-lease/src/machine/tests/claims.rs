@@ -1,9 +1,9 @@
-//! Claims whose outcome is unknown, and terms that nobody can have claimed.
+//! Claims whose outcome is unknown, and terms that no writer can have claimed.
 
 use super::*;
 
 #[test]
-fn an_own_claim_whose_answer_was_lost_is_adopted_and_proved() {
+fn an_own_claim_whose_response_was_lost_is_adopted_and_proved() {
     let mut lease = follower(s(0));
     lease.try_work("a", s(10));
     assert_eq!(all(&mut lease, s(13)), [claim_overdue(2, "a")]);
@@ -14,7 +14,7 @@ fn an_own_claim_whose_answer_was_lost_is_adopted_and_proved() {
 }
 
 #[test]
-fn a_claim_seen_before_its_answer_is_the_same_claim() {
+fn a_claim_observed_before_its_response_is_the_same_claim() {
     let mut lease = follower(s(0));
     lease.try_work("a", s(10));
     assert_eq!(all(&mut lease, s(13)), [claim_overdue(2, "a")]);
@@ -25,14 +25,14 @@ fn a_claim_seen_before_its_answer_is_the_same_claim() {
 }
 
 #[test]
-fn a_claim_in_the_own_name_from_before_the_start_is_claimed_over() {
+fn a_claim_under_the_own_name_from_before_the_start_is_replaced() {
     let mut lease = election();
     assert_eq!(lease.observe_claim(Holder::Me, 5, s(1)), Observation::Vacant);
     assert_eq!(all(&mut lease, s(1)), [claim_empty(6)]);
 }
 
 #[test]
-fn a_claim_that_was_overtaken_before_its_answer_came_leads_nobody() {
+fn a_claim_that_was_overtaken_before_its_response_makes_no_leader() {
     let mut lease = follower(s(0));
     lease.try_work("a", s(10));
     assert_eq!(all(&mut lease, s(13)), [claim_overdue(2, "a")]);
@@ -53,7 +53,7 @@ fn a_claim_below_a_term_that_objects_carry_is_repeated_above_it() {
 }
 
 #[test]
-fn an_absurd_term_is_reported_and_locks_nobody_out() {
+fn an_absurd_term_is_reported_and_locks_no_writer_out() {
     let mut lease = leader(s(0));
     let before = lease.clone();
     for term in [i64::MAX, 1_000_002, -1] {
@@ -65,7 +65,7 @@ fn an_absurd_term_is_reported_and_locks_nobody_out() {
 }
 
 #[test]
-fn terms_that_a_deleted_arbitration_object_left_behind_are_no_absurdity() {
+fn terms_left_by_a_deleted_arbitration_object_are_valid() {
     let mut lease = election();
     lease.observe_claim(Holder::Nobody, 0, s(0));
     assert_eq!(lease.learn_term(5000, s(0)), Observation::Ignored);
@@ -73,7 +73,7 @@ fn terms_that_a_deleted_arbitration_object_left_behind_are_no_absurdity() {
 }
 
 #[test]
-fn a_term_that_may_have_been_claimed_is_no_absurdity() {
+fn a_term_that_may_have_been_claimed_is_valid() {
     let mut lease = follower(s(0));
     assert_eq!(lease.observe(5_000_000, s(1)), Observation::Absurd);
     lease.allow_terms(5_000_000);

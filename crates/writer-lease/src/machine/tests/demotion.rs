@@ -28,7 +28,7 @@ fn a_higher_term_on_an_object_demotes_a_leader_and_raises_the_next_claim() {
 }
 
 #[test]
-fn terms_that_are_learned_extend_no_wait() {
+fn learned_terms_extend_no_wait() {
     let mut lease = follower(s(0));
     assert_eq!(lease.learn_term(6, s(3)), Observation::Ignored);
     assert_eq!(lease.state(), State::Follower { until: s(5) });
@@ -45,7 +45,7 @@ fn a_lost_proof_demotes() {
 }
 
 #[test]
-fn own_writes_and_claims_are_no_news() {
+fn own_writes_and_claims_are_ignored() {
     let mut lease = leader(s(0));
     assert_eq!(lease.observe(1, s(1)), Observation::Ignored);
     assert_eq!(lease.observe_claim(Holder::Me, 1, s(1)), Observation::Ignored);
@@ -80,7 +80,7 @@ fn success_without_the_arbitration_object_makes_no_leader() {
 }
 
 #[test]
-fn runs_of_an_earlier_term_extend_nothing() {
+fn runs_of_an_earlier_term_extend_no_lease() {
     let mut lease = leader(s(0));
     lease.try_work("a", s(1));
     assert_eq!(runs(&mut lease, s(1)), ["a"]);
@@ -118,7 +118,7 @@ fn the_queue_survives_a_demotion() {
 }
 
 #[test]
-fn an_object_cleared_under_its_leader_is_claimed_anew_while_it_works_on() {
+fn an_object_cleared_under_its_leader_is_claimed_again_while_it_works_on() {
     let mut lease = leader(s(0));
     lease.observe_claim(Holder::Nobody, 1, s(1));
     lease.try_work("a", s(1));
@@ -129,7 +129,7 @@ fn an_object_cleared_under_its_leader_is_claimed_anew_while_it_works_on() {
 }
 
 #[test]
-fn a_proof_that_finds_the_object_deleted_claims_it_anew_at_once() {
+fn a_proof_that_finds_the_object_deleted_claims_it_again_at_once() {
     let mut lease = leader(s(0));
     lease.try_work("a", s(60));
     assert_eq!(all(&mut lease, s(60)), [Action::Prove { term: 1 }]);

@@ -1,9 +1,9 @@
-//! Nobody is known to lead.
+//! No leader is known.
 
 use super::*;
 
 #[test]
-fn an_election_without_work_or_word_asks_for_nothing() {
+fn an_election_without_work_or_observation_returns_no_action() {
     let mut lease = election();
     assert_eq!(lease.state(), State::Election);
     assert_eq!(all(&mut lease, s(100)), nothing());
@@ -33,7 +33,7 @@ fn a_lost_claim_makes_a_follower() {
 }
 
 #[test]
-fn an_empty_arbitration_object_is_claimed_without_work() {
+fn a_vacant_arbitration_object_is_claimed_without_work() {
     let mut lease = election();
     assert_eq!(lease.observe_claim(Holder::Nobody, 7, s(1)), Observation::Vacant);
     assert_eq!(all(&mut lease, s(1)), [claim_empty(8)]);
@@ -41,7 +41,7 @@ fn an_empty_arbitration_object_is_claimed_without_work() {
 }
 
 #[test]
-fn replicas_claim_an_empty_object_at_different_times() {
+fn replicas_claim_a_vacant_object_at_different_times() {
     let times: std::collections::BTreeSet<_> = (0..10)
         .map(|seed| {
             let mut lease = WriterLease::<u8>::new(Config { seed, ..Config::default() });
@@ -55,7 +55,7 @@ fn replicas_claim_an_empty_object_at_different_times() {
 }
 
 #[test]
-fn an_empty_object_that_another_was_faster_to_claim_is_left_alone() {
+fn a_vacant_object_that_another_claimed_first_is_left_alone() {
     let mut lease = election();
     lease.observe_claim(Holder::Nobody, 0, s(1));
     assert_eq!(all(&mut lease, s(1)), [claim_empty(1)]);

@@ -68,7 +68,7 @@ fn a_run_that_takes_long_is_covered_by_proofs() {
 }
 
 #[test]
-fn a_leader_that_is_to_show_itself_proves_once_though_its_lease_has_not_lapsed() {
+fn a_requested_sign_of_life_is_proved_once_even_under_a_live_lease() {
     let mut lease = leader(s(0));
     lease.show(s(1));
     assert_eq!(all(&mut lease, s(1)), [Action::Prove { term: 1 }]);
@@ -78,7 +78,7 @@ fn a_leader_that_is_to_show_itself_proves_once_though_its_lease_has_not_lapsed()
 }
 
 #[test]
-fn a_write_that_is_accepted_shows_a_leader_too() {
+fn an_accepted_write_is_a_sign_of_life_too() {
     let mut lease = leader(s(0));
     lease.show(s(1));
     lease.wrote(1, s(1));

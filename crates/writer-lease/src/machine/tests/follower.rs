@@ -12,7 +12,7 @@ fn a_follower_holds_work_back() {
 }
 
 #[test]
-fn a_follower_waits_a_lease_duration_after_the_last_write_it_saw() {
+fn a_follower_waits_a_lease_duration_after_the_last_observed_write() {
     let mut lease = follower(s(0));
     lease.try_work("a", s(1));
     lease.observe(1, s(4));
@@ -38,7 +38,7 @@ fn a_head_start_of_less_than_half_a_lease_duration_counts_as_half() {
 }
 
 #[test]
-fn work_overdue_when_it_is_tried_is_claimed_when_the_wait_is_over() {
+fn work_overdue_when_it_is_queued_is_claimed_when_the_wait_is_over() {
     let mut lease = follower(s(50));
     lease.try_work("a", s(10));
     assert_eq!(lease.wake_at(s(50)), Some(s(55)));
@@ -55,7 +55,7 @@ fn a_takeover_runs_the_work_under_the_next_term() {
 }
 
 #[test]
-fn a_claim_may_come_back_with_a_higher_term_than_asked() {
+fn a_claim_may_return_a_higher_term_than_requested() {
     let mut lease = follower(s(0));
     lease.try_work("a", s(10));
     assert_eq!(all(&mut lease, s(13)), [claim_overdue(2, "a")]);
@@ -86,7 +86,7 @@ fn observations_without_queued_work_extend_the_wait() {
 }
 
 #[test]
-fn late_news_of_an_earlier_primary_extend_nothing() {
+fn late_writes_of_an_earlier_primary_extend_no_wait() {
     let mut lease = follower(s(0));
     lease.observe_claim(Holder::Other, 4, s(1));
     assert_eq!(lease.observe(3, s(2)), Observation::Ignored);
@@ -95,18 +95,18 @@ fn late_news_of_an_earlier_primary_extend_nothing() {
 }
 
 #[test]
-fn a_follower_that_was_deaf_waits_anew() {
+fn a_follower_that_reconnects_waits_again() {
     let mut lease = follower(s(0));
     lease.try_work("a", s(1));
-    lease.deaf_until(s(60));
+    lease.reconnected(s(60));
     assert_eq!(lease.wake_at(s(60)), Some(s(65)));
 }
 
 #[test]
-fn deafness_leaves_the_lease_of_a_leader_alone() {
+fn a_disconnect_leaves_the_lease_of_a_leader_alone() {
     let mut lease = leader(s(0));
     let before = lease.clone();
-    lease.deaf_until(s(3));
+    lease.reconnected(s(3));
     assert_eq!(lease, before);
 }
 
@@ -120,7 +120,7 @@ fn all_backoffs_end_with_an_outage() {
     for key in ["a", "b"] {
         lease.done(&key, WorkResult::None, true, s(1), s(1));
     }
-    lease.deaf_until(s(1));
+    lease.reconnected(s(1));
     assert_eq!(runs(&mut lease, s(1)), ["a", "b"]);
 
     let mut lease = leader(s(0));
@@ -128,7 +128,7 @@ fn all_backoffs_end_with_an_outage() {
     for _ in 0..10 {
         assert_eq!(all(&mut lease, s(60)), [Action::Prove { term: 1 }]);
         lease.arbitration_failed(s(60));
-        lease.deaf_until(s(60));
+        lease.reconnected(s(60));
     }
 }
 
@@ -139,7 +139,7 @@ fn a_follower_without_work_never_claims() {
 }
 
 #[test]
-fn a_vacated_object_is_claimed_at_once_whatever_the_wait() {
+fn a_vacated_object_is_claimed_at_once_despite_the_wait() {
     let mut lease = follower(s(0));
     lease.observe(1, s(1));
     lease.observe_claim(Holder::Nobody, 1, s(2));
@@ -157,7 +157,7 @@ fn a_vacancy_that_another_fills_is_not_claimed() {
 }
 
 #[test]
-fn who_abstains_asks_again_a_little_later() {
+fn a_writer_that_abstains_tries_again_a_little_later() {
     let mut lease = follower(s(0));
     lease.try_work("a", s(1));
     assert_eq!(all(&mut lease, s(5)), [claim_overdue(2, "a")]);

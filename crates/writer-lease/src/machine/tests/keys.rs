@@ -29,7 +29,7 @@ fn retries_of_a_key_back_off_by_four_up_to_the_lease_duration() {
 }
 
 #[test]
-fn to_hasten_a_key_ends_its_backoff_but_not_its_count() {
+fn hastening_a_key_ends_its_backoff_but_not_its_count() {
     let mut lease = leader(s(0));
     lease.try_work("a", s(1));
     assert_eq!(runs(&mut lease, s(1)), ["a"]);
@@ -68,7 +68,7 @@ fn a_key_never_runs_twice_at_once_even_under_another_term() {
 }
 
 #[test]
-fn to_try_the_same_work_again_changes_nothing() {
+fn queuing_the_same_work_again_changes_nothing() {
     let mut lease = leader(s(0));
     lease.try_work("a", s(1));
     assert_eq!(runs(&mut lease, s(1)), ["a"]);
@@ -79,7 +79,7 @@ fn to_try_the_same_work_again_changes_nothing() {
 }
 
 #[test]
-fn work_tried_for_another_time_replaces_what_waits() {
+fn work_queued_for_another_time_replaces_waiting_work() {
     let mut lease = follower(s(0));
     lease.try_work("a", s(10));
     lease.try_work("a", s(70));
@@ -132,7 +132,7 @@ fn the_configured_limit_holds_for_all_keys() {
 }
 
 #[test]
-fn only_so_many_keys_run_at_once() {
+fn no_more_keys_run_at_once_than_configured() {
     let mut lease = WriterLease::new(Config { max_running: 2, ..config() });
     lease.observe_claim(Holder::Nobody, 0, s(0));
     assert_eq!(all(&mut lease, s(0)), [claim_empty(1)]);
@@ -172,7 +172,7 @@ fn a_lane_that_is_stuck_leaves_half_of_the_slots_and_goes_on_when_it_moves() {
 }
 
 #[test]
-fn work_that_is_tried_in_another_lane_moves_there() {
+fn work_that_is_queued_in_another_lane_moves_there() {
     let mut lease = WriterLease::new(Config { max_running: 2, ..config() });
     lease.observe_claim(Holder::Nobody, 0, s(0));
     assert_eq!(all(&mut lease, s(0)), [claim_empty(1)]);
@@ -185,7 +185,7 @@ fn work_that_is_tried_in_another_lane_moves_there() {
 }
 
 #[test]
-fn to_finish_what_does_not_run_is_told() {
+fn finishing_a_key_that_does_not_run_is_reported() {
     let mut lease = leader(s(0));
     let before = lease.clone();
     assert_eq!(lease.done(&"a", WorkResult::Release, true, s(1), s(1)), Finish::Unknown);

@@ -26,7 +26,7 @@ fn success_extends_the_lease_from_before_the_request_was_sent() {
 }
 
 #[test]
-fn no_result_leaves_the_lease_as_it_is() {
+fn a_run_without_result_leaves_the_lease_as_it_is() {
     let mut lease = leader(s(0));
     lease.try_work("a", s(1));
     assert_eq!(runs(&mut lease, s(1)), ["a"]);
@@ -66,14 +66,14 @@ fn a_proof_that_took_longer_than_the_lease_is_none() {
 }
 
 #[test]
-fn an_idle_leader_asks_for_nothing() {
+fn an_idle_leader_returns_no_action() {
     let lease = leader(s(0));
     assert_eq!(lease.wake_at(s(1)), None);
     assert_eq!(lease.wake_at(s(1000)), None);
 }
 
 #[test]
-fn a_failed_proof_is_repeated_after_a_growing_backoff_and_demotes_nobody() {
+fn a_failed_proof_is_repeated_after_a_growing_backoff_and_demotes_no_leader() {
     let mut lease = leader(s(0));
     lease.try_work("a", s(60));
     let mut now = s(60);
@@ -98,7 +98,7 @@ fn release_gives_up_the_lead_and_clears_the_object() {
 }
 
 #[test]
-fn who_gave_up_lets_others_go_first() {
+fn a_writer_that_resigned_lets_others_go_first() {
     let mut lease = leader(s(0));
     lease.resign(s(1));
     assert_eq!(all(&mut lease, s(1)), [Action::Resign { term: 1 }]);
@@ -108,7 +108,7 @@ fn who_gave_up_lets_others_go_first() {
 }
 
 #[test]
-fn to_resign_without_the_lead_does_nothing() {
+fn resigning_without_the_lead_does_nothing() {
     let mut lease = follower(s(0));
     let before = lease.clone();
     lease.resign(s(1));
@@ -116,7 +116,7 @@ fn to_resign_without_the_lead_does_nothing() {
 }
 
 #[test]
-fn an_expired_lease_is_claimed_anew_before_it_runs_anything() {
+fn an_expired_lease_is_claimed_again_before_it_runs_work() {
     let mut lease = leader(s(0));
     lease.expire();
     assert_eq!(lease.state(), State::Election);
@@ -125,7 +125,7 @@ fn an_expired_lease_is_claimed_anew_before_it_runs_anything() {
 }
 
 #[test]
-fn an_expired_follower_looks_again_but_takes_nothing_from_the_living() {
+fn an_expired_follower_claims_again_but_takes_no_lead_from_a_live_leader() {
     let mut lease = follower(s(0));
     lease.try_work("a", s(1));
     lease.expire();
@@ -135,7 +135,7 @@ fn an_expired_follower_looks_again_but_takes_nothing_from_the_living() {
 }
 
 #[test]
-fn a_run_from_before_the_lease_expired_extends_nothing() {
+fn a_run_from_before_the_lease_expired_extends_no_lease() {
     let mut lease = leader(s(0));
     lease.try_work("a", s(1));
     assert_eq!(runs(&mut lease, s(1)), ["a"]);
