@@ -70,8 +70,7 @@ async fn only_the_operator_writes_the_status_of_leases_and_of_its_lessor() {
     let made = release.leases().create(&PostParams::default(), &made).await.expect("a lease");
     assert_eq!(made.status, None);
     // Another name than the one above, which was written as long as the policy was not in force.
-    let patched =
-        release.patch("guarded", json!({"status": {"primary": "another"}})).await.expect("a lease");
+    let patched = release.patch("guarded", json!({"status": {"primary": "another"}})).await.expect("a lease");
     assert_ne!(patched.status.expect("its status").primary.as_deref(), Some("another"));
     let mut absent = ended;
     absent["metadata"]["name"] = json!("absent");
