@@ -10,6 +10,7 @@ use k8s_openapi::api::{
 use kube::{
     Api,
     api::{DynamicObject, Patch, PatchParams, PostParams},
+    core::ApiResource,
 };
 use lessor_kit::world::{World, holder, until};
 use serde_json::{Value, json};
@@ -92,17 +93,9 @@ async fn as_user(world: &World, things: &Things, user: &str, verbs: &[&str]) -> 
     let bindings = Api::namespaced(world.client.clone(), &world.namespace);
     bindings.create(&PostParams::default(), &binding).await.expect("a binding");
     let client = world.cluster.user_client(&user, &[]).expect("a client");
-    let things = things.clone().by(client, &world.namespace);
-    until("the rights are known", async || {
-        // Whoever may patch may patch nothing, too.
-        match try_patch(&things, "no-such-thing", json!({})).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => Some(()),
-            _ if !verbs.contains(&"patch") => Some(()),
-            _ => None,
-        }
-    })
-    .await;
-    things
+    let ApiResource { group, plural, .. } = &things.resource;
+    world.wait_for_rights(&user, group, plural, verbs).await;
+    things.clone().by(client, &world.namespace)
 }
 
 /// That the policy refuses, in words that contain a text.

@@ -7,7 +7,7 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams},
 };
-use lessor_kit::world::{World, until};
+use lessor_kit::world::World;
 
 /// Resources, with or without group, and verbs. No group: leases are meant.
 pub(crate) type Rules<'a> = &'a [(&'a str, &'a [&'a str])];
@@ -71,23 +71,10 @@ pub(crate) async fn kubeconfig_of_role(world: &World, role: &str) -> PathBuf {
     world.cluster.service_account_kubeconfig(&world.namespace, role).await.expect("a kubeconfig")
 }
 
-/// The authorizer learns of a role a moment later.
 async fn wait(world: &World, name: &str, rules: Rules<'_>) {
     let user = format!("system:serviceaccount:{}:{name}", world.namespace);
-    let (resource, verbs) = rules.first().expect("a rule");
-    let group = if *resource == "leases" { "lessor.dev" } else { "" };
-    let review = serde_json::json!({"spec": {
-        "user": user,
-        "resourceAttributes": {
-            "namespace": world.namespace, "verb": verbs.first(), "group": group, "resource": resource,
-        },
-    }});
-    let review: k8s_openapi::api::authorization::v1::SubjectAccessReview =
-        serde_json::from_value(review).expect("a review");
-    until(&format!("{user} has its rights"), async || {
-        let answer =
-            Api::all(world.client.clone()).create(&PostParams::default(), &review).await.expect("an answer");
-        answer.status.is_some_and(|status| status.allowed).then_some(())
-    })
-    .await;
+    for (resource, verbs) in rules {
+        let group = if *resource == "leases" { "lessor.dev" } else { "" };
+        world.wait_for_rights(&user, group, resource, verbs).await;
+    }
 }

@@ -15,6 +15,7 @@ use std::{
 
 use k8s_openapi::{
     api::{
+        authorization::v1::SubjectAccessReview,
         core::v1::{ConfigMap, Namespace},
         events::v1::Event,
     },
@@ -371,6 +372,25 @@ impl World {
             Some(self.map(name).await).filter(|map| keys_of(map) == keys)
         })
         .await
+    }
+
+    // --- Users -------------------------------------------------------------------------------------------------
+
+    /// Waits until a user has these rights to a resource of this namespace: the API server's authorizer learns of roles a
+    /// moment after they are written, and of each by itself.
+    pub async fn wait_for_rights(&self, user: &str, group: &str, resource: &str, verbs: &[&str]) {
+        let reviews: Api<SubjectAccessReview> = Api::all(self.client.clone());
+        for verb in verbs {
+            let review = json!({"spec": {"user": user, "resourceAttributes": {
+                "namespace": self.namespace, "verb": verb, "group": group, "resource": resource,
+            }}});
+            let review = serde_json::from_value(review).expect("a review");
+            until(&format!("{user} may {verb} {resource}"), async || {
+                let answer = reviews.create(&PostParams::default(), &review).await.expect("an answer");
+                answer.status.is_some_and(|status| status.allowed).then_some(())
+            })
+            .await;
+        }
     }
 
     // --- Events and requests -----------------------------------------------------------------------------------
