@@ -2,7 +2,7 @@
 //! it writes.
 //!
 //! A lease alone is no mutex: a leader may be stopped for a minute between its look at the lease and its
-//! write, and by then another leads. So the report below carries the token of whoever wrote it, and refuses a
+//! write, and by then another leads. So the report below carries the token of its writer, and refuses a
 //! smaller one.
 //!
 //!     cargo run --example leader_only_job -- reports      # in several terminals; kill the one that leads
@@ -53,7 +53,7 @@ async fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Waits until nobody else leads, and leads.
+/// Waits until no other process leads, and leads.
 async fn lead(leases: &LeaseClient, name: &str) -> anyhow::Result<HeldLease> {
     loop {
         match leases.grant(&Grant::new(name, TTL)).await {
@@ -84,10 +84,10 @@ impl Report {
         };
         let annotations = map.metadata.annotations.get_or_insert_default();
         let seen: i64 = annotations.get(TOKEN).and_then(|seen| seen.parse().ok()).unwrap_or_default();
-        anyhow::ensure!(seen <= token, "somebody with token {seen} leads, and this one has {token}");
+        anyhow::ensure!(seen <= token, "the leader has token {seen}, and this process has {token}");
         annotations.insert(TOKEN.to_owned(), token.to_string());
         map.data = Some([("count".to_owned(), count.to_string())].into());
-        // Bound to the version that was read: between look and write nobody else has written.
+        // Bound to the version that was read: no other process has written since the read.
         self.maps.replace(&self.name, &PostParams::default(), &map).await?;
         Ok(())
     }

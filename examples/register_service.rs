@@ -1,6 +1,6 @@
 //! A service that registers itself in a ConfigMap that all its instances share, each with a key of its own.
 //!
-//! Whoever looks for the service reads that ConfigMap. When an instance dies, its key goes with its lease;
+//! Clients of the service read that ConfigMap. When an instance dies, its key goes with its lease;
 //! when it stops in order, at once.
 //!
 //!     cargo run --example register_service -- web-1 10.0.0.17:8080

@@ -1,4 +1,4 @@
-//! The holder of a lease: whoever keeps it alive by renewing it.
+//! The holder of a lease: the client that keeps it alive by renewing it.
 
 use k8s_openapi::jiff::Timestamp;
 use kube::{

@@ -45,7 +45,7 @@ pub(crate) struct SeenLease {
     pub(crate) renewed: Option<Span>,
     /// When it was seen that little remains.
     pub(crate) expiring: Option<Instant>,
-    /// Its deletion by somebody.
+    /// Its deletion by a client.
     pub(crate) deleted: Option<Span>,
     /// When its end was seen, and the reason.
     pub(crate) ended: Option<(Instant, String)>,
@@ -54,7 +54,7 @@ pub(crate) struct SeenLease {
 }
 
 impl SeenLease {
-    /// When it may end at the earliest, if nobody renews or deletes it.
+    /// When it may end at the earliest, unless it is renewed or deleted.
     pub(crate) fn earliest_deadline(&self) -> Option<Instant> {
         Some(self.renewed?.earliest + self.ttl?)
     }

@@ -144,14 +144,14 @@ impl Stage {
         Api::all(self.client.clone())
     }
 
-    /// How many requests our operator has sent since the story began, beside watches and Events. `None`: nobody counts
+    /// How many requests our operator has sent since the story began, beside watches and Events. `None`: they are not counted
     /// them here.
     pub(crate) fn operator_requests(&self) -> Option<usize> {
         let entries = self.cluster.audit().ok()?.since(self.mark?).ok()?.agent(USER_AGENT);
         Some(entries.filter(|entry| entry.verb != "watch" && entry.resource != "events").requests())
     }
 
-    /// The end of the operator's log, for somebody who wants to know what went wrong.
+    /// The end of the operator's log, to find out what went wrong.
     pub(crate) fn show_operator_log(&self, timeline: &Timeline) {
         let Some(operator) = &self.operator else {
             let namespace = &self.namespace;
@@ -215,7 +215,7 @@ impl Stage {
         }
         let all: Api<Lease> = Api::all(self.client.clone());
         if all.list(&ListParams::default().limit(1)).await.is_ok_and(|leases| !leases.items.is_empty()) {
-            timeline.say("Somebody has made leases meanwhile, so the custom resources stay.");
+            timeline.say("Other leases exist by now, so the custom resources stay.");
             return Ok(());
         }
         let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());

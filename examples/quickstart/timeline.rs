@@ -228,7 +228,7 @@ impl Screen {
             all += &format!("\x1b[?7l{}\n\x1b[?7h", self.footer.join("\n"));
         }
         let mut out = io::stdout().lock();
-        // Nobody reads: then nobody is told. The exit code still says what came of it.
+        // There is no reader. The exit code still reports the result.
         let _ = out.write_all(all.as_bytes()).and_then(|()| out.flush());
     }
 }

@@ -163,7 +163,7 @@ mod tests {
             before.is_renewed_by(&read(&|v| v["spec"]["renewTime"] = json!("2026-01-31T13:00:00+01:00")))
         );
         assert!(before.is_renewed_by(&read(&|v| v["spec"]["ttlSeconds"] = json!(31))));
-        assert!(!before.is_renewed_by(&read(&|v| v["spec"]["holder"] = json!("somebody"))));
+        assert!(!before.is_renewed_by(&read(&|v| v["spec"]["holder"] = json!("another"))));
         assert!(!before.is_renewed_by(&read(&|v| v["metadata"]["generation"] = json!(9))));
     }
 

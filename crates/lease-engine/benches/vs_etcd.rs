@@ -126,7 +126,7 @@ fn nanos(figure: f64) -> String {
 /// The best figure of each operation.
 struct Best {
     figures: BTreeMap<&'static str, f64>,
-    /// What it costs to measure nothing: two readings of a clock that only the kernel can tell.
+    /// What it costs to measure nothing: two readings of a clock of the kernel.
     nothing: Duration,
 }
 

@@ -88,11 +88,11 @@
 //! is conditional**,
 //!
 //! - on the version of the object at which it was decided. The server refuses a write if the object has changed
-//!   since, whoever sends it;
+//!   since, by any client;
 //! - on the term. The server refuses a term that is lower than the object's. Terms come from compare-and-swap, so no
 //!   two writers have the same one. Once the next primary has written an object, its predecessors can't.
 //!
-//! Therefore a writer that wrongly believes to lead does nothing that the rightful one wouldn't do on the same version
+//! Therefore a writer that was deposed without noticing does nothing that the rightful one wouldn't do on the same version
 //! of the same object, and is refused if it is late. No clock is compared with another machine's. `now` is a monotonic
 //! clock of the process; only its differences count, and a wrong rate can only change who does the work. Requests must
 //! time out before [`Action::Run`]'s `until`, so that they end with the lease under which they were sent. This too only

@@ -20,7 +20,7 @@ call() {
     ${3:+--data "$3"}
 }
 merge=application/merge-patch+json
-# Milliseconds of a clock that nobody sets and that counts the machine's sleep.
+# Milliseconds of a clock that is never set and that counts the machine's sleep.
 now() { awk '{printf "%d", $1 * 1000}' /proc/uptime; }
 # Waits, and can be interrupted by a signal.
 pause() { sleep "$1" & wait $! || true; }
@@ -34,7 +34,7 @@ lease=$(call POST "$leases" "$(jq -n --arg name "$name" --argjson ttl "$ttl" '{
 uid=$(jq -r .metadata.uid <<<"$lease")
 stop() {
   patience=5
-  # Only this lease, and none that somebody has made under its name since.
+  # Only this lease, and none that was made under its name since.
   call DELETE "$leases/$name" "{\"preconditions\": {\"uid\": \"$uid\"}}" >/dev/null && say "revoked"
   exit 0
 }

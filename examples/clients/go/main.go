@@ -135,7 +135,7 @@ func (l *Lease) KeepAlive(ctx context.Context) error {
 	}
 }
 
-// Revoke ends this lease, and none that somebody has made under its name since.
+// Revoke ends this lease, and none that was made under its name since.
 func (l *Lease) Revoke(ctx context.Context) error {
 	return l.api.Delete(ctx, l.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &l.uid}})
 }

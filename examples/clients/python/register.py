@@ -21,7 +21,7 @@ MAP = "endpoints"
 
 
 def now():
-    """Seconds of a clock that nobody sets and that, on Linux, counts the machine's sleep."""
+    """Seconds of a clock that is never set and that, on Linux, counts the machine's sleep."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(clock)
 
@@ -96,7 +96,7 @@ class Lease:
                 wait = 0.2
 
     def revoke(self):
-        # Only this lease, and none that somebody has made under its name since.
+        # Only this lease, and none that was made under its name since.
         only_this = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=self.uid))
         self.api.delete_namespaced_custom_object(**self.place, name=self.name, body=only_this)
 

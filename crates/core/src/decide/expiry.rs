@@ -2,7 +2,7 @@
 //!
 //! What it is given was gathered elsewhere: the deadline by the engine (after a restart by
 //! [`cold_start`](super::cold_start), with the grace period), lease time by the replica's [clocks](Now), which stand still
-//! during an outage. Nobody turns the answer into another: [`lease`](super::lease) makes a request of it, and the replica
+//! during an outage. No other code changes the answer: [`lease`](super::lease) makes a request of it, and the replica
 //! sends that request, later if the API server asks for patience, or not at all.
 //!
 //! The commit of the end is bound to the version that the decision was made at. So a renewal that arrives after the

@@ -569,7 +569,7 @@ impl LeaseIndex {
         }
     }
 
-    /// The first lease that is due by `time`, and its deadline, whoever is primary.
+    /// The first lease that is due by `time`, and its deadline, on any replica.
     pub fn first_due(&mut self, time: LeaseTime) -> Option<(Uuid, LeaseTime)> {
         self.lessor.overdue(time)
     }

@@ -135,7 +135,7 @@ proptest! {
         let instant = |value: &Value| value.as_str().and_then(|text| text.parse::<Timestamp>().ok());
         match &value {
             Value::Object(_) | Value::Array(_) => {}
-            // What says nothing, or the default, is left out.
+            // What is empty, or the default, is left out.
             _ if said.is_null() => prop_assert!(value.is_null() || value == false || value == "Delete", "{place}: {value}"),
             _ if is_time => prop_assert_eq!(
                 instant(&said).map(|time| time.as_second()), instant(&value).map(|time| time.as_second())

@@ -138,7 +138,7 @@ impl Play {
         self.poll();
     }
 
-    /// Lets time pass, waking up when the replica wants to.
+    /// Lets time pass, waking up when the replica asks for it.
     pub(super) fn pass(&mut self, millis: u64) {
         let until = self.mono + Duration::from_millis(millis);
         let mut wakes = 0;
@@ -152,7 +152,7 @@ impl Play {
         self.poll();
     }
 
-    /// The same, with a server that is heard whenever a replica asks for no more than that.
+    /// The same, with an API server that answers each probe.
     fn pass_as_follower(&mut self, millis: u64) {
         let until = self.mono + Duration::from_millis(millis);
         while self.mono < until {

@@ -192,7 +192,7 @@ impl SourceIndex {
         }
         let cut = self.unlink(uid).cut;
         if let Some(before) = self.by_name.get(name).copied() {
-            // One of its name, whose end nobody has seen.
+            // One of its name, whose end was not observed.
             self.unlink(before);
         }
         let origin = restored.map_or(Origin::Fresh, |was_alive| Origin::Restored { was_alive });
@@ -274,7 +274,7 @@ impl SourceIndex {
         self.sources.get(source).into_iter().flat_map(|state| state.followers.iter().copied()).collect()
     }
 
-    /// Whether somebody follows this.
+    /// Whether a lease follows this.
     pub fn is_followed(&self, source: &Source) -> bool {
         self.sources.contains_key(source)
     }
@@ -596,7 +596,7 @@ impl SourceIndex {
                 self.sources.get(&source).is_some_and(|state| matches!(state.known, Known::Unknown));
             match there.contains(&source.name) {
                 false => absent.push(source),
-                // It was shown before somebody followed it.
+                // It was reported before a lease followed it.
                 true if unknown => self.unread.push(source),
                 true => {}
             }

@@ -82,7 +82,7 @@ impl Source {
     }
 }
 
-/// As users write it: `node/worker-1`. The namespace is that of whoever follows it.
+/// As users write it: `node/worker-1`. The namespace is that of the lease that follows it.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.kind.label(), self.name.name)
@@ -95,7 +95,7 @@ impl fmt::Debug for Source {
     }
 }
 
-/// What one lease follows, as its spec says.
+/// What one lease follows, as in its spec.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Follow {
     /// The source.
@@ -122,7 +122,7 @@ impl Follow {
         }
         if let Some(pod) = &from.pod {
             return Some(Self {
-                // One that can't be read is nobody's: the API server lets none in.
+                // No lease follows one that can't be parsed: the API server refuses it.
                 uid: pod.uid.as_deref().map(|uid| uid.parse().unwrap_or_default()),
                 ends_on_loss: pod.on_loss == OnLoss::End,
                 ..follow(SourceKind::Pod, namespace, &pod.name)

@@ -185,7 +185,7 @@ fn the_pod_of_a_restored_lease_is_the_one_that_its_status_names() {
     let follow = follow(serde_json::json!({"pod": {"name": "web"}}));
     follows.link(uid(1), &NamespacedName::new("shop", "a"), Some(&follow), Some(uid(7)), Some(Some(true)));
     see(&mut follows, &follow.source, pod(9, 8, false));
-    // Since when it is lost nobody knows: the whole TTL runs from now.
+    // It is unknown since when it is lost, so the whole TTL runs from now.
     assert_eq!(settle(&mut follows, 1), Some((TtlChange::Renew, TtlState::Running)));
     assert_eq!(follows.state_of(uid(1)), Some(FollowState::Lost(following::SOURCE_REPLACED)));
 }
@@ -343,7 +343,7 @@ fn before_an_end_every_source_up_the_chain_is_read_after_the_deadline() {
 #[test]
 fn what_is_watched_grows_with_what_is_followed_and_goes_with_it() {
     let mut follows = all();
-    assert_eq!(follows.replan(), None, "nobody follows anything");
+    assert_eq!(follows.replan(), None, "no lease follows anything");
     let mut last = Vec::new();
     for n in 0..9_u128 {
         link(&mut follows, n, &format!("a{n}"), serde_json::json!({"pod": {"name": format!("p{n}")}}));
@@ -358,7 +358,7 @@ fn what_is_watched_grows_with_what_is_followed_and_goes_with_it() {
     for n in 0..8 {
         follows.unlink(uid(n));
     }
-    assert_eq!(follows.replan(), None, "it stays as wide as long as somebody follows one");
+    assert_eq!(follows.replan(), None, "it stays as wide as long as a lease follows one");
     follows.unlink(uid(8));
     assert!(follows.replan().is_some_and(|source_watches| source_watches.is_empty()));
 }

@@ -122,7 +122,7 @@ fn what_is_attached_once_the_release_was_sent_stays_until_the_release_is_refused
     // Perhaps it is meant for the next lease of this name: the server may have done the release already.
     play.see_map("late", json!({"lessor.dev/lease": "cart"}));
     play.ask(|request| matches!(request, Request::SetFinalizers { .. }));
-    // No answer says nothing: the request may be on its way still. The lease as it was says nothing either.
+    // Without a response nothing is known: the request may still be on its way. The old version of the lease shows nothing either.
     play.answer(ticket, Response::Refused(RequestError::NoAnswer("lost".to_owned())));
     play.pass(1_000);
     let ticket = play.ask(|request| matches!(request, Request::ReadLease { .. }));
@@ -334,7 +334,7 @@ fn a_lease_ends_though_connections_on_which_nothing_is_said_are_cut_again_and_ag
     for second in 1..60 {
         play.pass(1_000);
         if second % 8 == 0 {
-            // Whatever was said since the last sign of life, nobody heard it.
+            // What happened since the last response, this replica missed.
             play.held += play.mono - play.heard;
             play.heard = play.mono;
         }

@@ -189,7 +189,7 @@ fn a_lease_ends_though_a_chain_of_sources_is_read_slowly() {
                     let lessor = play.lessor(json!({"primary": ME, "term": 1}));
                     play.answer(ticket, Response::Lessor(Box::new(lessor)));
                 }
-                // What is said of the others may wait.
+                // The reports on the others may wait.
                 _ => {}
             }
         }
@@ -234,7 +234,7 @@ fn what_was_asked_before_the_deadline_counts_for_no_end_however_late_the_answer_
         namespace: Some(place.namespace.clone()),
         name: Some(place.name.clone()),
     };
-    // It is there, and was shown before somebody followed it: so it has to be read.
+    // It is there, and was reported before a lease followed it, so it has to be read.
     play.observe(Observation::Source(source_watch, Event::Synced([place].into())));
     let late = play.until(reads_source);
     play.asked.retain(|(ticket, _)| *ticket != late);
@@ -409,7 +409,7 @@ fn a_lease_that_has_the_name_of_another_follows_nothing_for_it() {
     });
     let [first, other] = [UID, OTHER].map(|uid| uid.parse().expect("a uid"));
     assert!(matches!(play.replica.follows().state_of(other), Some(FollowState::Refused(_))), "a circle");
-    // Nobody has seen the end of the first.
+    // The end of the first was not observed.
     play.see_lease(|lease| {
         granted(lease);
         lease["metadata"]["uid"] = json!(NEXT);

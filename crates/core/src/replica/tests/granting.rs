@@ -1,4 +1,4 @@
-//! From the first sight of a lease to its grant, and what is published of it.
+//! From the first version of a lease to its grant, and what is published of it.
 
 use super::*;
 

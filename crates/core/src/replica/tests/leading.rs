@@ -203,7 +203,7 @@ fn a_removal_by_the_incumbent_is_a_sign_of_it_though_it_carries_no_term() {
         lease["metadata"]["finalizers"] = json!([]);
     });
     play.pass(4_000);
-    assert_eq!(play.asked, [], "nobody has been silent for a lease duration");
+    assert_eq!(play.asked, [], "the primary has been silent for less than a lease duration");
     play.pass(1_500);
     play.ask(|request| matches!(request, Request::ReadLessor));
 }
