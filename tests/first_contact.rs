@@ -173,3 +173,29 @@ async fn finalizers_are_not_detached_beside_a_running_operator() {
     assert!(printed.contains("from 20 leases"), "{printed}");
     assert_eq!(with_finalizer().await, 0);
 }
+
+#[tokio::test]
+async fn an_api_server_without_streaming_lists_is_named_by_each_program() {
+    // As on Kubernetes 1.33.
+    let cluster = Cluster::builder().api_server_args(["--feature-gates=WatchList=false"]).start().await;
+    let cluster = cluster.expect("a cluster");
+    install_crds(&cluster).await;
+    let replica = Replica::start(&cluster, "replica", |_| {}).await;
+    replica.wait_for("/readyz", "WatchList").await;
+
+    let run = async |program: &std::path::Path, args: &[&str]| {
+        let mut command = tokio::process::Command::new(program);
+        command.args(args).env("KUBECONFIG", cluster.kubeconfig_path()).kill_on_drop(true);
+        let output = command.output().await.expect("it runs");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+        (output.status.code(), text(output.stdout) + &text(output.stderr))
+    };
+    let start = Instant::now();
+    let (code, text) = run(env!("CARGO_BIN_EXE_lessor").as_ref(), &["check"]).await;
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("no streaming lists") && text.contains("Kubernetes 1.34"), "{text}");
+    assert!(start.elapsed() < Duration::from_secs(20), "it doesn't wait for a grant");
+    let (code, text) = run(lessor_kit::program::plugin(), &["status"]).await;
+    assert_eq!(code, Some(7), "{text}");
+    assert!(text.contains("no streaming lists") && text.contains("Kubernetes 1.34"), "{text}");
+}

@@ -7,7 +7,7 @@ use clap::Args;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, PostParams, WatchParams},
 };
 use lessor_api::{Lease, attachment::LEASE_ANNOTATION, duration};
 use serde_json::json;
@@ -80,6 +80,7 @@ impl OperatorCheck {
         let map = serde_json::from_value(json!({
             "metadata": {"name": name, "annotations": {LEASE_ANNOTATION: name}},
         }))?;
+        self.require_streaming_lists().await?;
         let start = Instant::now();
         self.leases.create(&PostParams::default(), &lease).await.context("can't create a lease")?;
         self.maps.create(&PostParams::default(), &map).await.context("can't create a ConfigMap")?;
@@ -120,6 +121,20 @@ impl OperatorCheck {
         self.wait_gone(&self.leases, "lease", start + ttl + self.timeout).await?;
         writeln!(out, "the lease was removed, after {} ms", start.elapsed().as_millis())?;
         Ok(())
+    }
+
+    /// Without streaming lists the operator never becomes ready.
+    async fn require_streaming_lists(&self) -> anyhow::Result<()> {
+        let params = WatchParams::default().initial_events().fields("metadata.name=none").timeout(1);
+        match self.leases.watch(&params, "").await {
+            Err(kube::Error::Api(status)) if status.code == 422 => bail!(
+                "the API server serves no streaming lists, which the operator needs: Kubernetes 1.34 or later, with the \
+                 feature gate WatchList: {}",
+                status.message
+            ),
+            // Whatever else fails, the steps below report it. A user may lack the right to watch.
+            _ => Ok(()),
+        }
     }
 
     async fn wait_gone<K>(&self, api: &Api<K>, what: &str, by: Instant) -> anyhow::Result<()>

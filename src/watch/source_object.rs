@@ -53,7 +53,8 @@ impl PodState {
     pub fn source_state(self) -> Option<SourceState> {
         let uid = uid_of(self.metadata.uid.as_deref()).ok()?;
         let finished = matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"));
-        source_state(&self.metadata, SourceStatus::Pod { uid, finished })
+        let grace_ends = self.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+        source_state(&self.metadata, SourceStatus::Pod { uid, finished, grace_ends })
     }
 }
 

@@ -13,7 +13,7 @@ use lessor_api::{Lease, crd, lease::FINALIZER};
 use lessor_kit::trial;
 use serde_json::{Value, json};
 
-use crate::release::{Alone, CHART, Release, copy_of_chart, kubectl, quick, success, until};
+use crate::release::{Alone, CHART, Release, copy_of_chart, failure, kubectl, quick, success, until};
 
 /// A field that an earlier chart's definition lacks.
 const FIELD: &str = "warnBeforeSeconds";
@@ -89,6 +89,31 @@ async fn leases_survive_an_uninstall_can_be_deleted_then_and_are_served_again_by
     release.leases().delete("kept", &DeleteParams::default()).await.expect("a deletion");
     release.wait_map_gone("kept").await;
     release.wait_gone("kept").await;
+    drop(operator);
+}
+
+#[trial(long)]
+async fn a_release_takes_over_what_kubectl_has_applied_with_its_leases() {
+    let cluster = Alone::new().await;
+    let plain = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/lessor.yaml");
+    success(kubectl(&cluster, &["apply", "--filename", plain]).await);
+    let values = json!({"settings": quick("default")});
+    let release = Release::prepare(&cluster, "lessor", "lifecycle-4", values).await;
+    until("the definitions are in force", async || {
+        release.leases().list(&Default::default()).await.ok().map(drop)
+    })
+    .await;
+    release.lease("before", json!({"ttlSeconds": 600})).await;
+
+    // As docs/operations.md has it.
+    let refused = failure(release.helm("install", &[CHART, "--create-namespace"]).await);
+    assert!(refused.contains("invalid ownership metadata"), "{refused}");
+    success(release.helm("install", &[CHART, "--create-namespace", "--take-ownership"]).await);
+    let operator = release.primary().await;
+    until("the lease is granted", async || {
+        release.leases().get("before").await.ok().filter(Lease::is_granted)
+    })
+    .await;
     drop(operator);
 }
 

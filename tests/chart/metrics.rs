@@ -130,21 +130,41 @@ async fn a_deletion_that_did_not_happen_is_not_counted() {
 }
 
 #[trial]
-async fn a_missing_right_shows_in_metrics_and_readiness() {
-    let release = Release::in_namespaces("blind").await;
-    // The administrator took a right away.
-    let role = format!("{}-lessor", release.namespace);
+async fn a_lease_that_the_primary_cannot_end_shows_as_overdue() {
+    let release = Release::in_namespaces("overdue").await;
+    let operator = release.primary().await;
+    release.granted("stuck", json!({"ttlSeconds": 3})).await;
+    take_away(&release, "patch", "leases/status").await;
+    until("the lease shows as overdue", async || {
+        let samples = scrape(&operator).await;
+        assert_eq!(samples["lessor_is_primary"], 1.0);
+        (samples["lessor_overdue_seconds"] > 3.0).then_some(())
+    })
+    .await;
+    assert!(!release.leases().get("stuck").await.expect("the lease").is_ended());
+}
+
+/// An administrator takes a right away from the operator.
+async fn take_away(release: &Release<'_>, verb: &str, resource: &str) {
     let roles: kube::Api<k8s_openapi::api::rbac::v1::Role> =
         kube::Api::namespaced(release.client.clone(), &release.leases_in);
     let list = roles.list(&Default::default()).await.expect("roles");
-    let mut changed = list.items.into_iter().find(|found| found.metadata.name.is_some()).expect(&role);
+    let mut changed = list.items.into_iter().next().expect("a role");
     for rule in changed.rules.iter_mut().flatten() {
-        if rule.resources.iter().flatten().any(|resource| resource == "configmaps") {
-            rule.verbs.retain(|verb| verb != "watch");
+        if rule.resources.iter().flatten().any(|of| of == resource) {
+            rule.verbs.retain(|of| of != verb);
         }
     }
+    // A rule needs a verb.
+    changed.rules.iter_mut().for_each(|rules| rules.retain(|rule| !rule.verbs.is_empty()));
     let name = changed.metadata.name.clone().expect("a name");
     roles.replace(&name, &Default::default(), &changed).await.expect("a role");
+}
+
+#[trial]
+async fn a_missing_right_shows_in_metrics_and_readiness() {
+    let release = Release::in_namespaces("blind").await;
+    take_away(&release, "watch", "configmaps").await;
     let operator = release.operator().await;
     wait_for(&operator, "lessor_watches{kind=\"configmaps\",state=\"forbidden\"}", 1.0).await;
     let (status, said) = ask(&operator, "/readyz").await;

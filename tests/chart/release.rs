@@ -161,6 +161,18 @@ impl<'a> Release<'a> {
         leases_in: &str,
         values: Value,
     ) -> Release<'a> {
+        let release = Release::prepare(cluster, name, leases_in, values).await;
+        success(release.helm("install", &[CHART, "--create-namespace"]).await);
+        release
+    }
+
+    /// Prepares a release, and doesn't install it.
+    pub(crate) async fn prepare(
+        cluster: &'a Cluster,
+        name: &str,
+        leases_in: &str,
+        values: Value,
+    ) -> Release<'a> {
         let namespace = format!("{name}-system");
         make_namespace(cluster, leases_in).await;
         let release = Self {
@@ -173,7 +185,6 @@ impl<'a> Release<'a> {
             installed: cluster.audit().expect("an audit log").mark().expect("a mark"),
         };
         release.set_values(values);
-        success(release.helm("install", &[CHART, "--create-namespace"]).await);
         release
     }
 

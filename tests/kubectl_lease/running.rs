@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::plugin::{background, command, lease, run, says};
 
 /// Whether a process is there that isn't dead.
-fn lives(pid: &str) -> bool {
+pub(crate) fn lives(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
     stat.is_ok_and(|stat| !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
 }

@@ -3,18 +3,22 @@
 use std::{
     fs::File,
     io::{Read, Write},
-    process::{ExitStatus, Stdio},
+    os::unix::{fs::OpenOptionsExt, process::CommandExt},
+    process::{Command, ExitStatus, Stdio},
     sync::Arc,
     time::Duration,
 };
 
 use lessor_kit::world::{World, until};
 use parking_lot::Mutex;
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::{
+    fs::OFlags,
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+};
 use serde_json::json;
 use tokio::process::Child;
 
-use crate::plugin::command;
+use crate::{plugin::command, running::lives};
 
 /// A command on a terminal, with its user.
 struct Terminal {
@@ -25,17 +29,33 @@ struct Terminal {
 
 impl Terminal {
     fn start(world: &World, args: &[&str], environment: &[(&str, &str)]) -> Self {
+        Self::open(command(world, args), environment)
+    }
+
+    /// Runs a shell that the terminal controls; `$run` is `kubectl lease run`.
+    fn shell(world: &World, shell: &[&str]) -> Self {
+        let plugin = command(world, &["run"]);
+        let words = [plugin.get_program()].into_iter().chain(plugin.get_args());
+        let run = words.map(|word| word.to_str().expect("text")).collect::<Vec<_>>().join(" ");
+        let mut setsid = Command::new("setsid");
+        setsid.args(["--ctty", "--wait"]).args(shell).env("run", run);
+        setsid.envs(plugin.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        Self::open(setsid, &[("PS1", "$ "), ("HISTFILE", "/dev/null")])
+    }
+
+    fn open(mut command: Command, environment: &[(&str, &str)]) -> Self {
         let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
         grantpt(&keyboard).expect("a terminal of ours");
         unlockpt(&keyboard).expect("a terminal to use");
         let name = ptsname(&keyboard, Vec::new()).expect("its name");
-        let line =
-            File::options().read(true).write(true).open(name.to_str().expect("a path")).expect("its line");
+        let mut options = File::options();
+        // Else it could become the terminal that controls these tests.
+        options.read(true).write(true).custom_flags(OFlags::NOCTTY.bits().cast_signed());
+        let line = options.open(name.to_str().expect("a path")).expect("its line");
         let stream = || Stdio::from(line.try_clone().expect("its line"));
-        let mut command = command(world, args);
         command.env("TERM", "xterm").env_remove("NO_COLOR").envs(environment.iter().copied());
         command.stdin(stream()).stdout(stream()).stderr(stream());
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        command.process_group(0);
         let child = tokio::process::Command::from(command).kill_on_drop(true).spawn().expect("it starts");
         let keyboard = File::from(keyboard);
         let screen = Arc::new(Mutex::new(Vec::new()));
@@ -48,6 +68,16 @@ impl Terminal {
             }
         });
         Self { child, keyboard, screen }
+    }
+
+    /// Waits for the number after this word.
+    async fn pid(&self, word: &str) -> String {
+        until(&format!("the screen shows a pid, and not only {:?}", self.shows()), async || {
+            let shown = format!("\n{}", self.shows());
+            let (pid, _) = shown.rsplit_once(&format!("\n{word} "))?.1.split_once('\r')?;
+            Some(pid.to_owned())
+        })
+        .await
     }
 
     fn shows(&self) -> String {
@@ -115,25 +145,107 @@ async fn colours_are_used_on_terminals_unless_refused() {
 async fn a_command_on_a_terminal_reads_from_it_and_is_stopped_with_its_group() {
     let world = World::new("typing").await;
     let _operator = world.primary(&[]).await;
-    let script = "read word; echo got $word; sleep 300 & echo child $!; wait";
-    let args = ["run", "typing", "--ttl", "1h", "--grace", "3s", "--", "sh", "-c", script];
+    let args = ["run", "typing", "--ttl", "1h", "--grace", "3s", "--", "sh", "-c", READS_AND_STARTS];
     let mut terminal = Terminal::start(&world, &args, &[]);
     terminal.wait_for("granted for 1h").await;
     terminal.types("hello\n");
     terminal.wait_for("got hello").await;
-    terminal.wait_for("child ").await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    let shown = terminal.shows();
-    let pid = shown
-        .rsplit("child ")
-        .next()
-        .and_then(|rest| rest.split_whitespace().next())
-        .expect("a pid")
-        .to_owned();
+    let pid = terminal.pid("child").await;
     world.revoke("typing").await;
     assert_eq!(terminal.ends().await.code(), Some(124), "{}", terminal.shows());
-    until("what it started has ended", async || {
-        (!std::path::Path::new(&format!("/proc/{pid}")).exists()).then_some(())
-    })
-    .await;
+    ended(&pid).await;
+}
+
+#[tokio::test]
+async fn a_command_in_a_pipeline_of_a_script_is_stopped_with_all_that_it_started() {
+    let world = World::new("piped").await;
+    let _operator = world.primary(&[]).await;
+    let script = format!(
+        "sleep 300 & echo other $!; echo hello | $run piped --ttl 1h -- sh -c '{READS_AND_STARTS}'; echo status $?"
+    );
+    let mut terminal = Terminal::shell(&world, &["sh", "-c", &script]);
+    terminal.wait_for("got hello").await;
+    let (pid, other) = (terminal.pid("child").await, terminal.pid("other").await);
+    world.revoke("piped").await;
+    terminal.wait_for("status 124").await;
+    assert_eq!(terminal.ends().await.code(), Some(0), "{}", terminal.shows());
+    ended(&pid).await;
+    assert!(lives(&other), "it is the script's, and not the command's");
+}
+
+#[tokio::test]
+async fn a_script_gets_its_terminal_back_from_a_command_that_is_stopped() {
+    let world = World::new("script").await;
+    let _operator = world.primary(&[]).await;
+    let script = format!(
+        "$run script --ttl 1h -- sh -c '{READS_AND_STARTS}'; echo status $?; read word; echo then $word"
+    );
+    let mut terminal = Terminal::shell(&world, &["sh", "-c", &script]);
+    terminal.wait_for("granted for 1h").await;
+    terminal.types("hello\n");
+    terminal.wait_for("got hello").await;
+    let pid = terminal.pid("child").await;
+    world.revoke("script").await;
+    terminal.wait_for("status 124").await;
+    terminal.types("more\n");
+    terminal.wait_for("then more").await;
+    assert_eq!(terminal.ends().await.code(), Some(0), "{}", terminal.shows());
+    ended(&pid).await;
+}
+
+#[tokio::test]
+async fn a_command_that_opens_the_terminal_by_itself_gets_it() {
+    let world = World::new("opens").await;
+    let _operator = world.primary(&[]).await;
+    let script =
+        "echo no | $run opens --ttl 1h -- sh -c 'read word < /dev/tty; echo got $word'; echo status $?";
+    let mut terminal = Terminal::shell(&world, &["sh", "-c", script]);
+    terminal.wait_for("granted for 1h").await;
+    terminal.types("hello\n");
+    terminal.wait_for("got hello").await;
+    terminal.wait_for("status 0").await;
+    assert_eq!(terminal.ends().await.code(), Some(0), "{}", terminal.shows());
+}
+
+#[tokio::test]
+async fn keys_of_an_interactive_shell_suspend_continue_and_interrupt_a_command() {
+    let world = World::new("keys").await;
+    let _operator = world.primary(&[]).await;
+    for (name, input) in [("typed", ""), ("piped", "sleep 300 | ")] {
+        let mut terminal = Terminal::shell(&world, &["bash", "--norc", "--noprofile", "-i"]);
+        terminal
+            .types(&format!("{input}$run {name} --ttl 1h -- sh -c 'echo pid $$; sleep 300; echo never'\n"));
+        let pid = terminal.pid("pid").await;
+        let state = async |letter: &str| {
+            until(&format!("{pid} is {letter}: {}", terminal.shows()), async || {
+                let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+                stat.rsplit_once(") ")?.1.starts_with(letter).then_some(())
+            })
+            .await;
+        };
+        state("S").await;
+        let mut keyboard = terminal.keyboard.try_clone().expect("a keyboard");
+        let mut types = |text: &str| keyboard.write_all(text.as_bytes()).expect("typed");
+        types("\x1a");
+        state("T").await;
+        terminal.wait_for("Stopped").await;
+        types("fg\n");
+        state("S").await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        types("\x03");
+        world.wait_gone(name).await;
+        ended(&pid).await;
+        types("echo status $?\n");
+        terminal.wait_for("status 130").await;
+        types("exit\n");
+        terminal.ends().await;
+        assert!(!terminal.shows().contains("\nnever"), "{}", terminal.shows());
+    }
+}
+
+/// A script that reads a word, and starts another process.
+const READS_AND_STARTS: &str = "read word; echo got $word; sleep 300 & echo child $!; wait";
+
+async fn ended(pid: &str) {
+    until(&format!("{pid} has ended"), async || (!lives(pid)).then_some(())).await;
 }

@@ -61,6 +61,9 @@ pub mod following {
     pub const SOURCE_MISSING: &str = "SourceMissing";
     /// The Pod has finished. The TTL runs, or the lease ends at once: see `onLoss`.
     pub const SOURCE_FINISHED: &str = "SourceFinished";
+    /// The Pod still terminates, a minute after its grace period, as on a dead node. The TTL runs, or the lease ends at once:
+    /// see `onLoss`.
+    pub const SOURCE_TERMINATING: &str = "SourceTerminating";
     /// Another Pod has the name. The TTL runs, or the lease ends at once: see `onLoss`.
     pub const SOURCE_REPLACED: &str = "SourceReplaced";
     /// The followed lease has ended. The TTL runs.

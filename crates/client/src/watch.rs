@@ -3,7 +3,10 @@
 use std::{pin::pin, time::Duration};
 
 use futures::{Stream, StreamExt, future};
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::{
+    api::WatchParams,
+    runtime::{WatchStreamExt, watcher},
+};
 use lessor_api::Lease;
 
 use super::{client::LeaseClient, error::Error};
@@ -65,6 +68,18 @@ pub(super) async fn wait_for<T>(
 }
 
 impl LeaseClient {
+    /// Checks that the API server serves streaming lists, without which the operator doesn't work.
+    ///
+    /// # Errors
+    /// The API server's message, if it refuses them. Other errors are no sign of that, and are ignored.
+    pub async fn serves_streaming_lists(&self) -> Result<(), Error> {
+        let params = WatchParams::default().initial_events().fields("metadata.name=none").timeout(1);
+        match self.api().watch(&params, "").await.map(drop).map_err(Error::from) {
+            Err(error @ Error::Invalid(_)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Waits until a lease is gone. It is deleted after everything attached to it, so this waits for that too, and for
     /// ever if the release is hindered.
     ///

@@ -111,6 +111,9 @@ impl Followed {
         match &**reason {
             following::SOURCE_ALIVE => format!("{source} keeps it alive"),
             following::SOURCE_MISSING => format!("{source} doesn't exist: the TTL runs"),
+            following::SOURCE_TERMINATING => {
+                format!("{source} still terminates a minute after its grace period")
+            }
             following::SOURCE_FINISHED => format!("{source} has finished"),
             following::SOURCE_REPLACED => format!("{source} is another Pod now"),
             following::SOURCE_ENDED => format!("{source} has ended: the TTL runs"),

@@ -10,6 +10,7 @@ mod describe;
 mod duration;
 mod error;
 mod grant;
+mod job;
 mod keep_alive;
 mod list;
 mod printer;

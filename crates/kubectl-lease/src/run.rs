@@ -1,33 +1,27 @@
 //! `kubectl lease run`: a command under a lease.
 
 use std::{
-    io::{self, IsTerminal},
     os::unix::process::ExitStatusExt,
     process::{ExitCode, ExitStatus},
     time::Duration,
 };
 
 use clap::Args;
+use futures::future::select_all;
 use lessor_api::duration::abbreviated;
 use lessor_client::{
     BootInstant, Error, HeldLease, KeepAlive, KeepAliveEvent, KeepAliveOptions, LeaseClient, LossReason,
 };
-use rustix::process::{
-    Pid, Signal, getpgrp, getpid, kill_current_process_group, kill_process, kill_process_group,
-};
-use tokio::{
-    process::{Child, Command},
-    signal::unix::{SignalKind, signal},
-};
+use rustix::process::Signal;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     connect::ConnectionArgs,
     describe::full_name,
     duration,
-    error::{
-        CliError, CliResult, OTHER, RUN_LOST, RUN_NO_COMMAND, RUN_NOT_EXECUTABLE, RUN_NOT_GRANTED, note,
-    },
+    error::{CliError, CliResult, OTHER, RUN_LOST, RUN_NOT_GRANTED, note},
     grant::TermArgs,
+    job::Job,
     keep_alive::report_failure,
 };
 
@@ -41,10 +35,10 @@ const MAX_DEFAULT_GRACE: Duration = Duration::from_secs(10);
 ///
 /// The command's environment has LEASE_NAME, LEASE_NAMESPACE and LEASE_FENCING_TOKEN. A lease alone is not a mutex: a
 /// system that it protects must reject a token smaller than one it has accepted. This matters in particular if this
-/// program is killed by SIGKILL, because the command then continues without its lease.
+/// program is killed by SIGKILL: the command and all that it started then continue, and the lease expires.
 ///
-/// Without a terminal, the command gets a process group of its own, which is stopped as a whole. On a terminal, it is in
-/// the process group of this program, which is stopped as a whole, as by Ctrl-C.
+/// The command gets a process group of its own, with or without a terminal, and the whole group is stopped. Processes that
+/// leave the group (as by setsid) are not stopped.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -148,42 +142,42 @@ async fn wait(
 ) -> CliResult<Result<ExitStatus, LossReason>> {
     loop {
         tokio::select! {
-            status = job.child.wait() => return Ok(Ok(status?)),
+            status = job.wait() => return Ok(Ok(status?)),
             event = alive.next() => match event {
                 Some(KeepAliveEvent::Lost(reason)) => return Ok(Err(reason)),
                 Some(event) => report_failure(&event, &alive.lease()),
                 None => return Ok(Err(alive.lost().await)),
             },
-            signal = signals.next() => job.forward(signal),
+            signal = signals.next() => match signal {
+                Signal::CHILD => job.child_changed(),
+                Signal::TSTP => job.suspend().await,
+                signal => job.forward(signal),
+            },
         }
     }
 }
 
-/// Signals that are forwarded to the command.
-struct Signals {
-    interrupts: tokio::signal::unix::Signal,
-    terminates: tokio::signal::unix::Signal,
-    hangups: tokio::signal::unix::Signal,
-}
+/// The signals that concern the command.
+struct Signals(Vec<(Signal, tokio::signal::unix::Signal)>);
 
 impl Signals {
     fn listen() -> CliResult<Self> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| CliError::new(OTHER, format!("can't listen for signals: {error}")))
+        let signals = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::TSTP, Signal::CHILD];
+        let listen = |number: Signal| match signal(SignalKind::from_raw(number.as_raw())) {
+            Ok(stream) => Ok((number, stream)),
+            Err(error) => Err(CliError::new(OTHER, format!("can't listen for signals: {error}"))),
         };
-        Ok(Self {
-            interrupts: listen(SignalKind::interrupt())?,
-            terminates: listen(SignalKind::terminate())?,
-            hangups: listen(SignalKind::hangup())?,
-        })
+        Ok(Self(signals.into_iter().map(listen).collect::<CliResult<_>>()?))
     }
 
     async fn next(&mut self) -> Signal {
-        tokio::select! {
-            _ = self.interrupts.recv() => Signal::INT,
-            _ = self.terminates.recv() => Signal::TERM,
-            _ = self.hangups.recv() => Signal::HUP,
-        }
+        let streams = self.0.iter_mut().map(|(number, stream)| {
+            Box::pin(async move {
+                stream.recv().await;
+                *number
+            })
+        });
+        select_all(streams).await.0
     }
 }
 
@@ -200,97 +194,6 @@ fn latest_end(reason: &LossReason, lease: &HeldLease, grace: Duration) -> BootIn
     match reason {
         LossReason::NotRenewed(_) | LossReason::MaxLifetime => lease.deadline(),
         _ => BootInstant::now().after(grace),
-    }
-}
-
-/// A running command.
-struct Job {
-    child: Child,
-    group: ProcessGroup,
-}
-
-/// The process group of the command, with the command's pid.
-#[derive(Clone, Copy, Debug)]
-enum ProcessGroup {
-    /// A group of its own, which the command leads.
-    Own(Pid),
-    /// This program's group, which a shell has created for this job. The terminal signals the whole group.
-    Shared(Pid),
-    /// The group of this program's parent, which must not be stopped.
-    Parent(Pid),
-}
-
-impl Job {
-    fn start(command: &[String], lease: &HeldLease) -> CliResult<Self> {
-        let [program, arguments @ ..] = command else {
-            return Err(CliError::new(RUN_NO_COMMAND, "missing command"));
-        };
-        let on_terminal =
-            io::stdin().is_terminal() || io::stdout().is_terminal() || io::stderr().is_terminal();
-        let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .env("LEASE_NAME", lease.name())
-            .env("LEASE_NAMESPACE", lease.client().namespace())
-            .env("LEASE_FENCING_TOKEN", lease.fencing_token().to_string())
-            .kill_on_drop(true);
-        // In a group of its own, the command couldn't read from the terminal.
-        if !on_terminal {
-            command.process_group(0);
-        }
-        let child = command.spawn().map_err(|error| {
-            let code =
-                if error.kind() == io::ErrorKind::NotFound { RUN_NO_COMMAND } else { RUN_NOT_EXECUTABLE };
-            CliError::new(code, format!("can't execute {program:?}: {error}"))
-        })?;
-        let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        let pid =
-            pid.ok_or_else(|| CliError::new(RUN_NOT_EXECUTABLE, format!("{program:?} exited at once")))?;
-        let group = match on_terminal {
-            false => ProcessGroup::Own(pid),
-            true if getpgrp() == getpid() => ProcessGroup::Shared(pid),
-            true => ProcessGroup::Parent(pid),
-        };
-        Ok(Self { child, group })
-    }
-
-    /// Forwards a signal to the command.
-    fn forward(&self, signal: Signal) {
-        // An error means that the command has exited.
-        let _ = match self.group {
-            ProcessGroup::Own(pid) => kill_process_group(pid, signal),
-            // The terminal has sent it to the whole group.
-            ProcessGroup::Shared(_) | ProcessGroup::Parent(_) if signal == Signal::INT => Ok(()),
-            ProcessGroup::Shared(pid) | ProcessGroup::Parent(pid) => kill_process(pid, signal),
-        };
-    }
-
-    /// Terminates the command, and kills it at `latest`.
-    async fn stop(&mut self, latest: BootInstant) {
-        let _ = match self.group {
-            ProcessGroup::Own(pid) => kill_process_group(pid, Signal::TERM),
-            // This program handles the signal, so it doesn't exit.
-            ProcessGroup::Shared(_) => kill_current_process_group(Signal::TERM),
-            ProcessGroup::Parent(pid) => kill_process(pid, Signal::TERM),
-        };
-        let exited = tokio::select! {
-            _ = self.child.wait() => true,
-            () = latest.reached() => false,
-        };
-        if let ProcessGroup::Own(pid) = self.group {
-            // Also kill descendants of the command, which must not work without the lease.
-            let _ = kill_process_group(pid, Signal::KILL);
-        }
-        if exited {
-            return;
-        }
-        note("the command didn't exit: killing it");
-        let _ = self.child.start_kill();
-        if let ProcessGroup::Shared(_) = self.group {
-            // This kills this program too, which has nothing left to do.
-            let _ = kill_current_process_group(Signal::KILL);
-        }
-        let _ = self.child.wait().await;
     }
 }
 

@@ -20,6 +20,7 @@ use crate::{
 
 const NO_PRIMARY: &str =
     "no replica is primary: leases are neither granted nor ended until a replica of the operator runs";
+const TOO_OLD: &str = "the API server serves no streaming lists, which the operator needs: Kubernetes 1.34 or later, with the feature gate WatchList";
 /// The longest normal delay of a grant or an end, which includes a change of the primary.
 const TOLERATED_DELAY: Duration = Duration::from_secs(15);
 
@@ -55,6 +56,13 @@ pub(crate) async fn run(args: StatusArgs, session: &Session, printer: &mut Print
         primary.is_some_and(|name| !name.is_empty())
     };
     let without_primary = lessors.as_ref().is_some_and(|lessors| !lessors.items.iter().any(has_primary));
+    // Why, if that can be found out.
+    let too_old = match without_primary || !problems.is_empty() {
+        true => {
+            session.leases.serves_streaming_lists().await.err().map(|error| format!("{TOO_OLD}: {error}"))
+        }
+        false => None,
+    };
 
     match args.output.output {
         OutputFormat::Table | OutputFormat::Wide | OutputFormat::Name => {
@@ -69,6 +77,9 @@ pub(crate) async fn run(args: StatusArgs, session: &Session, printer: &mut Print
             }
             if without_primary {
                 printer.line(styled(NO_PRIMARY, RED))?;
+            }
+            if let Some(too_old) = &too_old {
+                printer.line(styled(too_old, RED))?;
             }
             for (snapshot, problem) in &problems {
                 let namespace = snapshot.lease.metadata.namespace.as_deref().unwrap_or_default();

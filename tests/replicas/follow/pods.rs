@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use kube::api::DeleteParams;
 use lessor_api::Lease;
 use lessor_kit::{
     history::{Spread, Write},
@@ -109,6 +110,31 @@ async fn a_pod_that_has_succeeded_or_failed_is_over() {
         world.granted("late", json!({"ttlSeconds": 1, "renewFrom": pod(&name)})).await;
         world.wait_gone("late").await;
     }
+    check(&world);
+}
+
+#[trial]
+async fn a_pod_on_a_dead_node_keeps_a_lease_alive_for_a_minute_after_its_grace_period() {
+    let world = World::new("deadnode").await;
+    let pods = Pods::of(&world).await;
+    pods.create_on_dead_node("web").await;
+    let _operator = world.primary(&ALL).await;
+    followed(&world, "runs-out", 5, pod("web")).await;
+    followed(&world, "at-once", 600, json!({"pod": {"name": "web", "onLoss": "End"}})).await;
+    pods.0.delete("web", &DeleteParams::default()).await.expect("a deletion");
+    let deleted = Instant::now();
+    sleep(Duration::from_secs(58)).await;
+    for name in ["runs-out", "at-once"] {
+        assert!(!world.leases().get(name).await.expect("it lives").is_ended(), "{name}");
+    }
+    world.wait_gone("at-once").await;
+    let gone = deleted.elapsed();
+    assert!(gone > Duration::from_secs(60), "{gone:?}");
+    wait_following(&world, "runs-out", "SourceTerminating").await;
+    world.wait_gone("runs-out").await;
+    assert!(deleted.elapsed() > Duration::from_secs(65), "{:?}", deleted.elapsed());
+    let pod = pods.0.get("web").await.expect("the Pod is there still");
+    assert!(pod.metadata.deletion_timestamp.is_some());
     check(&world);
 }
 

@@ -137,10 +137,22 @@ impl Pods {
 
     /// Makes a Pod that nobody ever runs, and answers its uid.
     pub(crate) async fn create(&self, name: &str) -> String {
-        let pod = json!({
+        self.create_with(name, json!({})).await
+    }
+
+    /// Makes a Pod on a node that is dead: it terminates for ever.
+    pub(crate) async fn create_on_dead_node(&self, name: &str) -> String {
+        self.create_with(name, json!({"nodeName": "dead", "terminationGracePeriodSeconds": 1})).await
+    }
+
+    async fn create_with(&self, name: &str, more: Value) -> String {
+        let mut pod = json!({
             "metadata": {"name": name},
             "spec": {"automountServiceAccountToken": false, "containers": [{"name": "a", "image": "example.com/none"}]},
         });
+        if let (Some(spec), Value::Object(more)) = (pod["spec"].as_object_mut(), more) {
+            spec.extend(more);
+        }
         let pod: Pod = serde_json::from_value(pod).expect("a pod");
         let pod = self.0.create(&PostParams::default(), &pod).await.expect("a pod");
         pod.metadata.uid.expect("a uid")

@@ -218,6 +218,21 @@ impl Replica {
         self.settle(self.index.sources.followers_of_leases(), now);
     }
 
+    /// Settles the followers of Pods that terminate for too long.
+    pub(super) fn settle_overdue_sources(&mut self, now: &Now) {
+        let overdue = now.server.map(|server| self.index.sources.take_overdue(server));
+        for source in overdue.into_iter().flatten() {
+            tracing::info!(?source, "the Pod should have ended: it doesn't keep leases alive any more");
+            self.settle_followers(&source, now);
+        }
+    }
+
+    /// When [`settle_overdue_sources`](Self::settle_overdue_sources) has something to do next.
+    pub(super) fn sources_overdue_at(&self, now: &Now) -> Option<Duration> {
+        let left = self.index.sources.next_overdue()?.duration_since(now.server?);
+        Some(now.mono.saturating_add(left.try_into().unwrap_or_default()))
+    }
+
     // --- What is read --------------------------------------------------------------------------------------------
 
     /// Returns what has to be watched, and reads sources that no watch will report by itself.

@@ -103,6 +103,7 @@ impl Replica {
     pub fn poll(&mut self, now: &Now) -> Output {
         self.liveness.poll(now);
         if self.is_ready() {
+            self.settle_overdue_sources(now);
             self.hand_out_due(now);
             self.fire_timers(now);
             self.refresh(now);
@@ -131,8 +132,10 @@ impl Replica {
         let probe = self.probe_at(now);
         let kinds = self.report_kinds_at(now);
         let sources = self.read_sources_at(now);
+        let overdue = self.sources_overdue_at(now);
         let refresh = self.schedule.refresh_at(now.mono);
-        let at = [work, self.schedule.first(), self.next_deadline(now), probe, kinds, sources, refresh];
+        let deadline = self.next_deadline(now);
+        let at = [work, self.schedule.first(), deadline, probe, kinds, sources, overdue, refresh];
         at.into_iter().flatten().min()
     }
 

@@ -65,6 +65,8 @@ impl Follower {
 struct State {
     followers: BTreeSet<Uuid>,
     known: Known,
+    /// Whether it is a Pod that should have ended long ago, and still terminates.
+    overdue: bool,
     /// Why it can't be seen, if it can't be.
     unseen: Option<&'static str>,
     /// The last heartbeat: at which lease time it was observed, and how old it was then.
@@ -132,6 +134,8 @@ pub struct SourceIndex {
     dirty: bool,
     /// Sources that no watch will show by itself.
     unread: Vec<Source>,
+    /// Pods that terminate, and from when on they are overdue by the API server's clock.
+    terminating: BTreeSet<(Timestamp, Source)>,
 }
 
 impl SourceIndex {
@@ -148,6 +152,7 @@ impl SourceIndex {
             synced: HashSet::new(),
             dirty: false,
             unread: Vec::new(),
+            terminating: BTreeSet::new(),
         }
     }
 
@@ -165,7 +170,7 @@ impl SourceIndex {
         BTreeMap::from_iter(&self.sources).hash(state);
         BTreeMap::from_iter(&self.leases).hash(state);
         BTreeSet::from_iter(&self.synced).hash(state);
-        (&self.source_watches, &self.watched, self.dirty, &self.unread).hash(state);
+        (&self.source_watches, &self.watched, self.dirty, &self.unread, &self.terminating).hash(state);
     }
 
     // --- Who follows what ----------------------------------------------------------------------------------------
@@ -360,6 +365,7 @@ impl SourceIndex {
         let Some(SourceState { version, status, .. }) = source_state else {
             let changed = !matches!(state.known, Known::Absent);
             state.known = Known::Absent;
+            state.overdue = false;
             return (changed, None);
         };
         if let Known::There(known, _) = state.known
@@ -378,6 +384,11 @@ impl SourceIndex {
         if let Some(age) = age {
             state.heartbeat = Some((lease, age));
         }
+        let overdue_at = status.overdue_at();
+        state.overdue = overdue_at.is_some_and(|at| server.is_some_and(|server| server >= at));
+        if let Some(at) = overdue_at.filter(|_| !state.overdue) {
+            self.terminating.insert((at, source.clone()));
+        }
         state.known = Known::There(version, status);
         (true, age)
     }
@@ -388,7 +399,29 @@ impl SourceIndex {
         if matches!(&state.known, Known::There(known, _) if *known > version) {
             return false;
         }
+        state.overdue = false;
         !matches!(std::mem::replace(&mut state.known, Known::Absent), Known::Absent)
+    }
+
+    /// Takes the Pods that terminate for too long at this time of the API server.
+    pub fn take_overdue(&mut self, server: Timestamp) -> Vec<Source> {
+        let mut overdue = Vec::new();
+        while self.next_overdue().is_some_and(|at| at <= server)
+            && let Some((at, source)) = self.terminating.pop_first()
+        {
+            if let Some(state) = self.sources.get_mut(&source)
+                && state.known.status().and_then(SourceStatus::overdue_at) == Some(at)
+            {
+                state.overdue = true;
+                overdue.push(source);
+            }
+        }
+        overdue
+    }
+
+    /// When the next Pod that terminates does so for too long, by the API server's clock.
+    pub fn next_overdue(&self) -> Option<Timestamp> {
+        self.terminating.first().map(|(at, _)| *at)
     }
 
     /// The time since the last heartbeat of a source, if it's known.
@@ -511,12 +544,13 @@ impl SourceIndex {
             Known::Unknown => FollowState::Unknown,
             Known::Absent => FollowState::Lost(following::SOURCE_MISSING),
             Known::There(_, SourceStatus::Heartbeat { .. }) => FollowState::Alive { paused: false },
-            Known::There(_, SourceStatus::Pod { uid: pod, finished }) => {
-                let (pod, finished) = (*pod, *finished);
+            Known::There(_, SourceStatus::Pod { uid: pod, finished, .. }) => {
+                let (pod, finished, overdue) = (*pod, *finished, state.overdue);
                 let follower = self.leases.get_mut(&uid)?;
                 match *follower.pin.get_or_insert(pod) == pod {
                     false => FollowState::Lost(following::SOURCE_REPLACED),
                     true if finished => FollowState::Lost(following::SOURCE_FINISHED),
+                    true if overdue => FollowState::Lost(following::SOURCE_TERMINATING),
                     true => FollowState::Alive { paused: true },
                 }
             }

@@ -20,5 +20,5 @@ mod tests;
 pub use follow_state::{FollowState, Transition, TtlChange, TtlState};
 pub use followers::{Change, FollowerCount, LeaseState, SourceIndex};
 pub use source::{Follow, NODE_NAMESPACE, Source, SourceKind};
-pub use source_state::{SourceState, SourceStatus};
+pub use source_state::{SourceState, SourceStatus, TERMINATION_LIMIT};
 pub use source_watches::{SourceWatch, SourceWatches};

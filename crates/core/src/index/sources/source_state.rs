@@ -1,9 +1,13 @@
 //! The state of a source, as a watch or a read reports it.
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 
 use crate::metadata::{NamespacedName, ResourceVersion};
+
+/// How long after its grace period a Pod that still terminates counts as alive. A kubelet that lives needs seconds to confirm
+/// the end of a Pod; on a dead node there is none, and the Pod terminates for ever.
+pub const TERMINATION_LIMIT: SignedDuration = SignedDuration::from_secs(60);
 
 /// A source, as some version of its object shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +38,8 @@ pub enum SourceStatus {
         uid: Uuid,
         /// Whether it has finished: it has succeeded or failed.
         finished: bool,
+        /// If it is being deleted, when its grace period ends: its `deletionTimestamp`.
+        grace_ends: Option<Timestamp>,
     },
 }
 
@@ -46,6 +52,16 @@ impl SourceStatus {
                 old != uid || old_time != time
             }
             _ => true,
+        }
+    }
+
+    /// From when on it counts as lost though it still terminates, by the API server's clock.
+    pub(super) fn overdue_at(&self) -> Option<Timestamp> {
+        match self {
+            Self::Pod { finished: false, grace_ends, .. } => {
+                grace_ends.and_then(|at| at.checked_add(TERMINATION_LIMIT).ok())
+            }
+            _ => None,
         }
     }
 

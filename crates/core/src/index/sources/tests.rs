@@ -42,7 +42,7 @@ fn heartbeat(version: ResourceVersion, renew_time: &str, recorded: i64) -> Optio
 }
 
 fn pod(version: ResourceVersion, of: u128, finished: bool) -> Option<SourceState> {
-    let status = SourceStatus::Pod { uid: uid(of), finished };
+    let status = SourceStatus::Pod { uid: uid(of), finished, grace_ends: None };
     Some(SourceState { name: NamespacedName::new("shop", "web"), version, status })
 }
 

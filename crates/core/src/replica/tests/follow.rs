@@ -1,5 +1,7 @@
 //! Leases that follow something.
 
+use k8s_openapi::jiff::SignedDuration;
+
 use super::*;
 use crate::index::sources::{FollowState, NODE_NAMESPACE, SourceState, SourceStatus};
 
@@ -27,8 +29,17 @@ impl Play {
 
     fn pod(&mut self, finished: bool) -> SourceState {
         let version = self.next_version().parse().expect("a version");
-        let status = SourceStatus::Pod { uid: UID.parse().expect("a uid"), finished };
+        let status = SourceStatus::Pod { uid: UID.parse().expect("a uid"), finished, grace_ends: None };
         SourceState { name: NamespacedName::new("shop", "web"), version, status }
+    }
+
+    /// A Pod that was deleted, with so many seconds of its grace period left.
+    fn terminating_pod(&mut self, grace: i64) -> SourceState {
+        let mut pod = self.pod(false);
+        if let SourceStatus::Pod { grace_ends, .. } = &mut pod.status {
+            *grace_ends = Some(self.now().wall + SignedDuration::from_secs(grace));
+        }
+        pod
     }
 
     fn see(&mut self, kind: SourceKind, source_state: SourceState) {
@@ -465,4 +476,84 @@ fn a_replica_whose_own_watch_is_late_does_not_take_over() {
     let heartbeat = play.heartbeat("1");
     play.answer(ticket, Response::Source(Box::new(heartbeat)));
     assert_eq!(play.asked, [], "it is not overdue");
+}
+
+/// The answers of a lease that follows a Pod which terminates: the reasons of its condition, and when it ended.
+fn follows_to_the_end(on_loss: &str) -> (Vec<String>, u64) {
+    let from = json!({"pod": {"name": "web", "onLoss": on_loss}});
+    let mut play = Play::following(from.clone());
+    let pod = play.pod(false);
+    play.see(SourceKind::Pod, pod);
+    play.settle(&spec(&from));
+    let pod = play.terminating_pod(30);
+    let begin = play.mono;
+    play.see(SourceKind::Pod, pod.clone());
+    let mut reasons = Vec::new();
+    for _ in 0..300 {
+        let reads: Vec<Ticket> = play
+            .asked
+            .iter()
+            .filter(|(_, request)| reads_source(request))
+            .map(|(ticket, _)| *ticket)
+            .collect();
+        for ticket in reads {
+            play.answer(ticket, Response::Source(Box::new(pod.clone())));
+        }
+        if play.asked.iter().any(|(_, request)| is_end(request)) {
+            return (reasons, (play.mono - begin).as_secs());
+        }
+        let proofs: Vec<Ticket> = play
+            .asked
+            .iter()
+            .filter(|(_, request)| matches!(request, Request::WriteLessor { .. } | Request::ReadLessor))
+            .map(|(ticket, _)| *ticket)
+            .collect();
+        for ticket in proofs {
+            let lessor = play.lessor(json!({"primary": ME, "term": 1}));
+            play.answer(ticket, Response::Lessor(Box::new(lessor)));
+        }
+        if let Some((_, status)) = play.status_written() {
+            let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+            let reason = conditions.iter().find(|c| c["type"] == "Following").map(|c| c["reason"].clone());
+            reasons.extend(reason.and_then(|reason| Some(reason.as_str()?.to_owned())));
+            play.settle(&spec(&from));
+        }
+        play.pass(500);
+    }
+    panic!("it never ends: {reasons:?}")
+}
+
+#[test]
+fn a_pod_that_terminates_for_ever_keeps_a_lease_alive_until_a_minute_after_its_grace_period() {
+    let (reasons, seconds) = follows_to_the_end("RunOut");
+    assert_eq!(reasons, ["SourceTerminating"]);
+    assert!((100..=101).contains(&seconds), "30 s, a minute, and the TTL of 10 s: {seconds}");
+    let (_, seconds) = follows_to_the_end("End");
+    assert!((90..=91).contains(&seconds), "30 s and a minute: {seconds}");
+}
+
+#[test]
+fn a_change_of_a_pod_that_terminates_for_too_long_does_not_revive_it() {
+    let from = json!({"pod": {"name": "web"}});
+    let mut play = Play::following(from.clone());
+    let pod = play.pod(false);
+    play.see(SourceKind::Pod, pod);
+    let pod = play.terminating_pod(0);
+    play.see(SourceKind::Pod, pod);
+    play.pass(59_000);
+    let uid = UID.parse().expect("a uid");
+    let state = |play: &Play| play.replica.index.sources.state_of(uid);
+    assert_eq!(state(&play), Some(FollowState::Alive { paused: true }));
+    play.pass(2_000);
+    assert_eq!(state(&play), Some(FollowState::Lost("SourceTerminating")));
+    let pod = play.terminating_pod(-61);
+    play.see(SourceKind::Pod, pod);
+    assert_eq!(state(&play), Some(FollowState::Lost("SourceTerminating")));
+    // Another of its name is another Pod.
+    let mut pod = play.pod(false);
+    if let SourceStatus::Pod { uid, .. } = &mut pod.status {
+        *uid = Uuid::nil();
+    }
+    play.see(SourceKind::Pod, pod);
+    assert_eq!(state(&play), Some(FollowState::Lost("SourceReplaced")));
 }
