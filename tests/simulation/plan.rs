@@ -14,25 +14,31 @@ pub(crate) const REPLICAS: usize = 3;
 /// How long nothing succeeds in a stuck namespace after everything else has come to rest.
 pub(crate) const PERSISTENCE: Duration = Duration::from_secs(80);
 
-/// What the operator doesn't withstand yet. Each becomes true together with the change after which it does.
-pub(crate) mod withstood {
-    /// Removals and writes of leases of one namespace or kind whose webhooks don't answer, refuse, or ask for patience, while
-    /// the leases of another namespace end in time, and at most two requests a second go where nothing succeeds.
-    pub(crate) const STUCK_NAMESPACES: bool = false;
-    /// A start while one of several namespaces may not be read.
-    pub(crate) const FORBIDDEN_NAMESPACES: bool = false;
-    /// Outages in worlds in which replicas start anew, while another replica lives that knows the deadlines.
-    pub(crate) const OUTAGES_WITH_RESTARTS: bool = false;
-    /// The death of the primary in a quiet cluster in which each response takes more than a second.
-    pub(crate) const SLOW_RESPONSES_AT_REST: bool = false;
-    /// Leases whose `managedFields` were reset, so that renewals aren't recorded any more.
-    pub(crate) const RESET_MANAGED_FIELDS: bool = false;
-    /// An API server with an older CRD, which drops a field of the status.
-    pub(crate) const DROPPED_STATUS_FIELDS: bool = false;
-    /// A store that was restored from a backup, with versions that go back.
-    pub(crate) const RESTORED_STORES: bool = false;
-    /// Objects that are gone before the response to their deletion arrives.
-    pub(crate) const LATE_RESPONSES: bool = false;
+/// What a world may have beside the faults that have always been there, and whether the operator withstands it. What it doesn't
+/// yet is off, and becomes true together with the change after which it does. `FAULTS=NAME,NAME` turns on more for one run.
+const WITHSTOOD: [(&str, bool); 8] = [
+    // Writes in one namespace meet a webhook that hangs, refuses, or asks for patience. Leases elsewhere end in time, and no
+    // more than two requests a second go where nothing succeeds.
+    ("stuck-namespace", false),
+    // One of several namespaces may not be read for a while, perhaps while a replica starts.
+    ("forbidden-namespace", false),
+    // Outages count in worlds in which replicas start anew, while a primary lives that has met them.
+    ("outages-with-restarts", false),
+    // The primary dies in a quiet cluster in which each response takes more than a second.
+    ("slow-responses-at-rest", false),
+    // A client resets the managedFields of all leases, so that renewals aren't recorded any more.
+    ("reset-managed-fields", false),
+    // The API server has an older CRD, and drops a field of the status.
+    ("dropped-status-fields", false),
+    // The store is restored from a backup: versions go back.
+    ("restored-store", false),
+    // Watches show that an object is gone before the response to its deletion arrives.
+    ("late-responses", false),
+];
+
+pub(crate) fn withstands(fault: &str) -> bool {
+    let on = std::env::var("FAULTS").is_ok_and(|on| on.split(',').any(|name| name == fault));
+    on || WITHSTOOD.contains(&(fault, true))
 }
 
 /// Whom a fault hits.
@@ -169,8 +175,8 @@ impl Plan {
         let mut random = Random::new(seed ^ 0x706c_616e);
         let shape = match seed % 10 {
             0 | 5 => Shape::Calm,
-            2 if withstood::STUCK_NAMESPACES => Shape::Stuck,
-            7 if withstood::SLOW_RESPONSES_AT_REST => Shape::Quiet,
+            2 if withstands("stuck-namespace") => Shape::Stuck,
+            7 if withstands("slow-responses-at-rest") => Shape::Quiet,
             _ => Shape::Rough,
         };
         let length = random.seconds(60, 150);
@@ -210,7 +216,7 @@ impl Plan {
 
     fn let_all_go_wrong(&mut self, random: &mut Random) {
         let length = self.length;
-        if withstood::DROPPED_STATUS_FIELDS && random.percent(10) {
+        if random.percent(10) && withstands("dropped-status-fields") {
             self.dropped = Some(*random.pick(&["attached", "follows", "remainingSeconds", "fencingToken"]));
         }
         // Where no replica starts anew, none may forget an outage.
@@ -225,9 +231,9 @@ impl Plan {
                 4 => Fault::Lossy,
                 5 => Fault::Forbidden,
                 6 => Fault::Full,
-                7 if withstood::FORBIDDEN_NAMESPACES => Fault::ForbiddenNamespace,
+                7 if withstands("forbidden-namespace") => Fault::ForbiddenNamespace,
                 8 => Fault::Webhook(webhook(random), scope(random)),
-                9 if withstood::LATE_RESPONSES => Fault::LateResponses,
+                9 if withstands("late-responses") => Fault::LateResponses,
                 _ => Fault::FlakyWatches,
             };
             let from = random.between(Duration::ZERO, length);
@@ -250,7 +256,7 @@ impl Plan {
                 0..=2 => Incident::Pause(replica, lasts),
                 3 => Incident::WallClock(replica, random.seconds(0, 7200), random.percent(50)),
                 5 => Incident::LessorDeleted,
-                6 if withstood::RESET_MANAGED_FIELDS => Incident::ManagedFieldsReset,
+                6 if withstands("reset-managed-fields") => Incident::ManagedFieldsReset,
                 _ => Incident::Compaction,
             };
             self.incidents.push((at, incident));
@@ -261,7 +267,7 @@ impl Plan {
             let lasts = random.seconds(0, 30);
             self.incidents.extend((0..REPLICAS).map(|replica| (at, Incident::Crash(replica, lasts))));
         }
-        if withstood::RESTORED_STORES && random.percent(5) {
+        if random.percent(5) && withstands("restored-store") {
             let back_up = random.between(Duration::ZERO, length / 2);
             let restore = random.between(back_up, length);
             self.incidents.extend([(back_up, Incident::BackedUp), (restore, Incident::Restored)]);

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::{
     clients::{self, Holder, NAMESPACE, TEAM, Visit},
     followers::{Follower, Moment, Source},
-    plan::{Fault, Incident, PERSISTENCE, Plan, REPLICAS, Shape, Webhook, Whom, withstood},
+    plan::{Fault, Incident, PERSISTENCE, Plan, REPLICAS, Shape, Webhook, Whom, withstands},
     process::Process,
     random::Random,
     server::{self, ApiServer, Call, Change, Kind, Target},
@@ -825,7 +825,7 @@ impl World {
         let Some(to) = self.plan.until(self.now, is_it) else { return };
         if !self.plan.has_restarts() {
             self.outages.push((self.now, to, Duration::MAX));
-        } else if withstood::OUTAGES_WITH_RESTARTS
+        } else if withstands("outages-with-restarts")
             && let Some(primary) = self.primary()
         {
             self.outages.push((self.now, to, self.plan.can_lead_until(primary, self.now)));
