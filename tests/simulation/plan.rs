@@ -33,7 +33,7 @@ const WITHSTOOD: [(&str, bool); 8] = [
     // The store is restored from a backup: versions go back.
     ("restored-store", false),
     // Watches show that an object is gone before the response to its deletion arrives.
-    ("late-responses", false),
+    ("late-responses", true),
 ];
 
 pub(crate) fn withstands(fault: &str) -> bool {
@@ -266,6 +266,14 @@ impl Plan {
             let at = random.between(Duration::ZERO, length);
             let lasts = random.seconds(0, 30);
             self.incidents.extend((0..REPLICAS).map(|replica| (at, Incident::Crash(replica, lasts))));
+        }
+        // A long outage, which a replica that starts meanwhile hasn't met.
+        if restarts && random.percent(15) {
+            let from = random.between(Duration::from_secs(10), length);
+            let to = (from + random.seconds(10, 40)).min(length);
+            self.faults.push((from, to, Fault::Refuse(Whom::Everybody)));
+            let (at, away) = (random.between(from, to), random.seconds(0, 10));
+            self.incidents.push((at, Incident::Crash(random.below(REPLICAS), away)));
         }
         if random.percent(5) && withstands("restored-store") {
             let back_up = random.between(Duration::ZERO, length / 2);
