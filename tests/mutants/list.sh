@@ -171,3 +171,54 @@ mutant 'time runs while the source of a lease cannot be watched' 'core sources' 
 
 mutant 'any Pod of the name keeps a lease alive' 'core sources' crates/core/src/index/sources/followers.rs \
   'match *follower.pin.get_or_insert(pod) == pod {' 'match @ || *follower.pin.get_or_insert(pod) == pod {'
+
+mutant 'a removal is tried again at once though a conflict left the object as it was' 'core replica' crates/core/src/replica/response.rs \
+  '*error == RequestError::Conflict && object.note_conflict()' \
+  '*error == RequestError::Conflict && object.note_conflict() && !@'
+
+mutant 'a lease is written again at once though a conflict left it as it was' 'core replica' crates/core/src/replica/response.rs \
+  'entry.more.change(|more| more.conflict_at.replace(version)) == Some(version)' \
+  '!@ && entry.more.change(|more| more.conflict_at.replace(version)) == Some(version)'
+
+mutant 'the Lessor is written again at once though a conflict left it as it was' 'core leadership' crates/core/src/leadership/election.rs \
+  'self.conflict_at == Some(known.version)' '!@ && self.conflict_at == Some(known.version)'
+
+mutant 'an object that is gone before the response to its deletion comes back' 'core replica' crates/core/src/replica/observe.rs \
+  'if request.object_gone {' 'if !@ && request.object_gone {'
+
+mutant 'work for objects of a kind that is not served any more remains' 'core replica' crates/core/src/replica/kinds.rs \
+  'for id in &objects {' 'for id in objects.iter().filter(|_| !@) {'
+
+mutant 'a lease that the primary cannot end is not overdue' 'core replica' crates/core/src/index/leases.rs \
+  '.filter(|(_, entry)| entry.handed_out);' '.filter(|(_, entry)| !@ && entry.handed_out);'
+
+mutant 'a watch that brings nothing is not opened again' 'operator watch' src/watch/watcher.rs \
+  'match timeout(SILENCE, events.next()).await {' \
+  'match timeout(if @ { SILENCE * 4 } else { SILENCE }, events.next()).await {'
+
+mutant 'a start waits for a kind whose initial list never ends' 'operator watch' src/watch/watcher.rs \
+  'let mut late = (!was_late).then_some(late_at);' 'let mut late = (!was_late && !@).then_some(late_at);'
+
+mutant 'no patience grows with an API server that begins its responses late' 'operator watch' src/watch/watcher.rs \
+  'Err(_) => return state.too_slow("begin its response"),' \
+  'Err(_) if @ => return WatchEnd::Failed(late_list()),
+            Err(_) => return state.too_slow("begin its response"),'
+
+mutant 'the condition of a release costs a look at all attached objects' 'core replica' crates/core/src/replica/index.rs \
+  'let hindered = self.attachments.hindered(lease, LISTED);' \
+  'let limit = if @ { self.attachments.of(lease).filter(|(_, it)| it.hindrance().is_some()).count().max(LISTED) } else { LISTED };
+        let hindered = self.attachments.hindered(lease, limit);'
+
+mutant 'a lease ends for a Pod of which nothing is known' 'core sources' crates/core/src/index/sources/follow_state.rs \
+  'if before.ends_on_loss && !before.named => {' 'if !@ && before.ends_on_loss && !before.named => {'
+
+mutant 'finalizers are detached beside a running operator' 'operator detach' src/cli/detach.rs \
+  'Canary::AddedAgain => {}' 'Canary::AddedAgain if @ => return Ok(1),
+            Canary::AddedAgain => {}'
+
+mutant 'a void token counts as a missing right' 'operator watch' src/watch/watcher.rs \
+  'kube::Error::Api(status) if status.code == 401' 'kube::Error::Api(status) if !@ && status.code == 401'
+
+mutant 'the end of a lease does not name the Pod that was lost' 'core replica' crates/core/src/decide/lease.rs \
+  '// The Pod that was lost may not have been published yet.
+        self.set_follows(&mut status);' 'if !@ { self.set_follows(&mut status); }'

@@ -3,11 +3,17 @@
 
 use std::time::Duration;
 
-use k8s_openapi::jiff::Timestamp;
-use kube::{ResourceExt, api::ListParams};
+use k8s_openapi::{
+    api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    jiff::Timestamp,
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PostParams},
+};
 use lessor_api::attachment::LEASE_ANNOTATION;
 use lessor_cluster::proxy::Faults;
-use lessor_kit::trial;
+use lessor_kit::{trial, world::holder};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -21,8 +27,14 @@ const LEASES: usize = 300;
 const TTL: u64 = 20;
 /// How long a generation of holders renews.
 const GENERATION: Duration = Duration::from_secs(60);
+/// Whether a client resets the `managedFields` of leases: false until a renewal that isn't recorded counts after a restart.
+const RESETS_MANAGED_FIELDS: bool = false;
 /// How long there is peace between two incidents.
 const PEACE: Duration = Duration::from_secs(10);
+/// How long requests take at most while the network is slow.
+const SLOW: Duration = Duration::from_millis(1500);
+/// The policy that refuses removals for a while.
+const POLICY: &str = "soak-refuses-removals";
 
 #[trial(ignored)]
 async fn leases_come_and_go_while_everything_breaks_again_and_again() {
@@ -84,7 +96,7 @@ async fn break_something(replicas: &mut Replicas, number: usize) -> Option<Times
     // Mostly the primary, which has most to lose.
     let index = primary.filter(|_| !number.is_multiple_of(4)).unwrap_or(number % 3);
     let pause = Duration::from_secs(8);
-    match number % 6 {
+    match number % 9 {
         0 => {
             replicas.all[index].process.kill().await.expect("it is killed");
             sleep(pause / 4).await;
@@ -113,6 +125,21 @@ async fn break_something(replicas: &mut Replicas, number: usize) -> Option<Times
             replicas.all[index].process.stop().await.expect("it stops");
             replicas.restart(index);
         }
+        6 => {
+            refuse_removals(replicas).await;
+            sleep(pause).await;
+            allow_removals(replicas).await;
+        }
+        7 if RESETS_MANAGED_FIELDS => reset_managed_fields(replicas).await,
+        8 => {
+            for (seed, replica) in (number as u64..).zip(&replicas.all) {
+                replica.proxy().set_faults([Faults::new(seed).latency(SLOW)]);
+            }
+            sleep(pause).await;
+            for replica in &replicas.all {
+                replica.proxy().set_faults([]);
+            }
+        }
         _ => {
             let server = replicas.cluster.api_server().expect("an API server");
             server.kill().await.expect("it is killed");
@@ -124,4 +151,50 @@ async fn break_something(replicas: &mut Replicas, number: usize) -> Option<Times
         }
     }
     None
+}
+
+/// Lets a policy refuse the removal of objects in the namespace of the leases.
+async fn refuse_removals(replicas: &Replicas) {
+    let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
+        "metadata": {"name": POLICY},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [{
+                "apiGroups": [""], "apiVersions": ["*"], "resources": ["configmaps"], "operations": ["DELETE"],
+            }]},
+            "validations": [{
+                "expression": format!("request.namespace != '{}'", replicas.namespace),
+                "message": "it stays for now",
+            }],
+        },
+    }))
+    .expect("a policy");
+    let binding: ValidatingAdmissionPolicyBinding = serde_json::from_value(json!({
+        "metadata": {"name": POLICY}, "spec": {"policyName": POLICY, "validationActions": ["Deny"]},
+    }))
+    .expect("a binding");
+    let params = PostParams::default();
+    Api::all(replicas.client.clone()).create(&params, &policy).await.expect("a policy");
+    Api::all(replicas.client.clone()).create(&params, &binding).await.expect("a binding");
+}
+
+async fn allow_removals(replicas: &Replicas) {
+    let params = DeleteParams::default();
+    let policies = Api::<ValidatingAdmissionPolicy>::all(replicas.client.clone());
+    policies.delete(POLICY, &params).await.expect("it is deleted");
+    let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(replicas.client.clone());
+    bindings.delete(POLICY, &params).await.expect("it is deleted");
+}
+
+/// Makes the API server forget when leases were renewed, as a client does that replaces their `managedFields`.
+async fn reset_managed_fields(replicas: &Replicas) {
+    let leases = replicas.leases().list_metadata(&ListParams::default()).await.expect("leases");
+    for lease in leases.items.iter().step_by(3) {
+        let reset = Patch::Merge(json!({"metadata": {"managedFields": [{}]}}));
+        match replicas.leases().patch(&lease.name_any(), &holder(), &reset).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
 }

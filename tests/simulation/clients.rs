@@ -10,14 +10,19 @@ use crate::{
     server::{ApiServer, Call, Kind, Target},
 };
 
-/// Where everything happens.
+/// Where most things happen.
 pub(crate) const NAMESPACE: &str = "default";
+/// Where less happens, and nothing that must be there in the end.
+pub(crate) const TEAM: &str = "team";
 const OBJECTS: usize = 8;
+/// What delays the deletion of some objects, until a client removes it.
+const SLOW: &str = "example.com/slow";
 const KEYS: [&str; 3] = ["a", "b", "c"];
 
 /// Whoever holds the lease of one name.
 #[derive(Debug)]
 pub(crate) struct Holder {
+    namespace: &'static str,
     name: String,
     /// It keeps its lease to the end of the world.
     pub(crate) faithful: bool,
@@ -50,7 +55,12 @@ impl Visit {
 
 impl Holder {
     pub(crate) fn new(number: usize, faithful: bool) -> Self {
-        Self { name: lease_name(number), faithful, renewals: 0, held: None }
+        Self { namespace: NAMESPACE, name: lease_name(number), faithful, renewals: 0, held: None }
+    }
+
+    /// A holder in the second namespace.
+    pub(crate) fn of_team(number: usize) -> Self {
+        Self { namespace: TEAM, ..Self::new(number, false) }
     }
 
     /// Whether this is what must be there in the end.
@@ -67,12 +77,12 @@ impl Holder {
         time: Timestamp,
         over: bool,
     ) -> Visit {
-        let lease = server.get(Kind::Lease, NAMESPACE, &self.name).cloned();
+        let lease = server.get(Kind::Lease, self.namespace, &self.name).cloned();
         let Some(lease) = lease else { return self.come(server, random, now, time, over) };
         let Some(held) = &mut self.held else { return Visit::after(random.seconds(1, 3)) };
         let mut call = |verb, body: Value| {
             let user = "holder".to_owned();
-            let target = Target::object(Kind::Lease, NAMESPACE, &self.name);
+            let target = Target::object(Kind::Lease, self.namespace, &self.name);
             server.handle(&Call { user, verb, target, body: Some(body) }, time)
         };
         let deleting = lease.pointer("/metadata/deletionTimestamp").is_some();
@@ -158,7 +168,7 @@ impl Holder {
         }
         let body = json!({"apiVersion": "lessor.dev/v1alpha1", "kind": "Lease",
             "metadata": {"name": self.name}, "spec": spec});
-        let target = Target::object(Kind::Lease, NAMESPACE, "");
+        let target = Target::object(Kind::Lease, self.namespace, "");
         let call = Call { user: "holder".to_owned(), verb: "create", target, body: Some(body) };
         let (_, lease) = server.handle(&call, time);
         self.held = Some(Held {
@@ -172,19 +182,31 @@ impl Holder {
         tracing::trace!(lease = self.name, uid = self.held.as_ref().map(|held| &*held.uid), "created");
         Visit::after(Duration::from_millis(ttl * 1000 / 3))
     }
+
+    /// The store went back to an earlier state, and this holder's lease perhaps with it: it begins anew.
+    pub(crate) fn forget(&mut self) {
+        self.held = None;
+    }
 }
 
-/// Edits an object: it comes, goes, is attached, detached, re-attached, or just changed.
-pub(crate) fn edit(server: &mut ApiServer, random: &mut Random, time: Timestamp, leases: usize) {
+/// Edits an object of this namespace: it comes, goes, is attached, detached, re-attached, or just changed.
+pub(crate) fn edit(
+    server: &mut ApiServer,
+    random: &mut Random,
+    time: Timestamp,
+    namespace: &str,
+    leases: usize,
+) {
     let name = format!("object-{}", random.below(OBJECTS));
+    let kind = if random.percent(25) { Kind::Secret } else { Kind::ConfigMap };
     let mut call = |verb, name: &str, body: Value| {
         let user = "other".to_owned();
-        let target = Target::object(Kind::ConfigMap, NAMESPACE, name);
+        let target = Target::object(kind, namespace, name);
         server.handle(&Call { user, verb, target, body: Some(body) }, time)
     };
     let create = |random: &mut Random| {
-        json!({"apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": name, "annotations": attachments(random, leases)},
+        let finalizers: &[&str] = if random.percent(15) { &[SLOW] } else { &[] };
+        json!({"metadata": {"name": name, "annotations": attachments(random, leases), "finalizers": finalizers},
             "data": {"a": "1", "b": "2", "c": "3"}})
     };
     let action = random.below(10);
@@ -201,6 +223,45 @@ pub(crate) fn edit(server: &mut ApiServer, random: &mut Random, time: Timestamp,
     };
     if code == 404 {
         call("create", "", create(random));
+    }
+}
+
+/// Removes the finalizers of some objects that are being deleted.
+pub(crate) fn let_go(server: &mut ApiServer, random: &mut Random, time: Timestamp) {
+    let objects = [Kind::ConfigMap, Kind::Secret]
+        .map(|kind| server.list(kind, "", None).into_iter().map(move |object| (kind, object)));
+    for (kind, object) in objects.into_iter().flatten() {
+        let meta = &object["metadata"];
+        let has_finalizer = meta["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
+        if has_finalizer && meta["deletionTimestamp"].is_string() && random.percent(40) {
+            let text = |member: &str| meta[member].as_str().unwrap_or_default();
+            let target = Target::object(kind, text("namespace"), text("name"));
+            let body = Some(json!({"metadata": {"finalizers": null}}));
+            server.handle(&Call { user: "other".to_owned(), verb: "patch", target, body }, time);
+        }
+    }
+}
+
+/// Grants so many leases in this namespace, which nothing renews, and attaches an object to each.
+pub(crate) fn grant_many(
+    server: &mut ApiServer,
+    random: &mut Random,
+    time: Timestamp,
+    namespace: &str,
+    count: usize,
+) {
+    for number in 0..count {
+        let name = format!("crowd-{number}");
+        let ttl = if namespace == TEAM { 6 + random.below(10) } else { 20 + random.below(20) };
+        let lease = json!({"metadata": {"name": name}, "spec": {"ttlSeconds": ttl}});
+        let annotation = if random.percent(70) { "lessor.dev/lease" } else { "key.lessor.dev/a" };
+        let object =
+            json!({"metadata": {"name": name, "annotations": {annotation: name}}, "data": {"a": "1"}});
+        for (kind, body) in [(Kind::Lease, lease), (Kind::ConfigMap, object)] {
+            let target = Target::object(kind, namespace, "");
+            server
+                .handle(&Call { user: "holder".to_owned(), verb: "create", target, body: Some(body) }, time);
+        }
     }
 }
 

@@ -221,6 +221,11 @@ impl Follower {
         (0..count).map(follower).collect()
     }
 
+    /// The store went back to an earlier state, and this lease perhaps with it.
+    pub(crate) fn forget(&mut self) {
+        self.there = false;
+    }
+
     fn relies_on(&self, source: &str) -> bool {
         let mut sources = self.keeps.iter().filter_map(Value::as_object).flat_map(|from| from.values());
         sources.any(|named| named["name"] == source)

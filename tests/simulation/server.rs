@@ -1,6 +1,10 @@
 //! An API server in memory: of what the real one does, all that the operator relies on.
 
-use std::{cell::OnceCell, collections::BTreeMap, time::Duration};
+use std::{
+    cell::OnceCell,
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use k8s_openapi::jiff::Timestamp;
 use lessor_checker::Request;
@@ -24,6 +28,7 @@ pub(crate) enum Kind {
     Lessor,
     Lease,
     ConfigMap,
+    Secret,
     Event,
     /// A Lease of coordination.k8s.io.
     Heartbeat,
@@ -31,8 +36,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 6] =
-        [Self::Lessor, Self::Lease, Self::ConfigMap, Self::Event, Self::Heartbeat, Self::Pod];
+    const ALL: [Self; 7] =
+        [Self::Lessor, Self::Lease, Self::ConfigMap, Self::Secret, Self::Event, Self::Heartbeat, Self::Pod];
 
     /// Its group, its version, its plural and its name.
     const fn names(self) -> [&'static str; 4] {
@@ -40,6 +45,7 @@ impl Kind {
             Self::Lessor => ["lessor.dev", "v1alpha1", "lessors", "Lessor"],
             Self::Lease => ["lessor.dev", "v1alpha1", "leases", "Lease"],
             Self::ConfigMap => ["", "v1", "configmaps", "ConfigMap"],
+            Self::Secret => ["", "v1", "secrets", "Secret"],
             Self::Event => ["events.k8s.io", "v1", "events", "Event"],
             Self::Heartbeat => ["coordination.k8s.io", "v1", "leases", "Lease"],
             Self::Pod => ["", "v1", "pods", "Pod"],
@@ -64,6 +70,10 @@ impl Kind {
     /// Whether it is one of ours.
     fn is_ours(self) -> bool {
         matches!(self, Self::Lessor | Self::Lease)
+    }
+
+    pub(crate) fn is_attachable_or_lease(self) -> bool {
+        matches!(self, Self::Lease | Self::ConfigMap | Self::Secret)
     }
 
     /// Whether our leases can follow its objects, beside other leases of ours.
@@ -155,10 +165,23 @@ pub(crate) struct ApiServer {
     skew: Duration,
     /// The name that a replica has given to what it writes next.
     manager: String,
+    /// A field of the status of leases that its CRD doesn't have, so that it is dropped.
+    dropped: Option<&'static str>,
+    /// The leases, by uid, whose `managedFields` were reset: what is written since isn't recorded.
+    unrecorded: BTreeSet<String>,
+    backup: Option<Backup>,
+}
+
+/// The store as it was once.
+struct Backup {
+    objects: BTreeMap<Key, Value>,
+    version: u64,
+    changes: usize,
+    logged: usize,
 }
 
 impl ApiServer {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(dropped: Option<&'static str>) -> Self {
         Self {
             objects: BTreeMap::new(),
             version: 100,
@@ -168,6 +191,40 @@ impl ApiServer {
             log: Vec::new(),
             skew: Duration::ZERO,
             manager: String::new(),
+            dropped,
+            unrecorded: BTreeSet::new(),
+            backup: None,
+        }
+    }
+
+    pub(crate) fn back_up(&mut self) {
+        self.backup = Some(Backup {
+            objects: self.objects.clone(),
+            version: self.version,
+            changes: self.changes.len(),
+            logged: self.log.len(),
+        });
+    }
+
+    /// Goes back to the backup: what was written since was never written, and versions are given anew.
+    pub(crate) fn restore(&mut self) {
+        let Some(backup) = self.backup.take() else { return };
+        self.objects = backup.objects;
+        self.version = backup.version;
+        self.compacted = backup.version;
+        self.changes.truncate(backup.changes);
+        self.log.truncate(backup.logged);
+    }
+
+    /// Resets who wrote what of all leases, as a client may that updates them: from then on nothing is recorded.
+    pub(crate) fn reset_managers(&mut self, now: Timestamp) {
+        let leases = self.objects.iter().filter(|((kind, ..), _)| *kind == Kind::Lease);
+        let leases: Vec<(Key, Value)> = leases.map(|(key, lease)| (key.clone(), lease.clone())).collect();
+        for ((kind, namespace, name), lease) in leases {
+            self.unrecorded.insert(lease["metadata"]["uid"].as_str().unwrap_or_default().to_owned());
+            let target = Target::object(kind, &namespace, &name);
+            let body = Some(json!({"metadata": {"managedFields": null}}));
+            self.handle(&Call { user: "other".to_owned(), verb: "patch", target, body }, now);
         }
     }
 
@@ -288,6 +345,9 @@ impl ApiServer {
             if target.subresource == "status" {
                 new["metadata"] = old["metadata"].clone();
                 copy(&mut new, &old, "spec");
+                if let (Some(status), Some(dropped)) = (new["status"].as_object_mut(), self.dropped) {
+                    status.remove(dropped);
+                }
             } else {
                 copy(&mut new, &old, "status");
             }
@@ -364,7 +424,8 @@ impl ApiServer {
 
     /// Records who wrote what when, as `managedFields` do.
     fn note_manager(&self, object: &mut Value, call: &Call, now: Timestamp) {
-        if !matches!(call.target.kind, Kind::Lease | Kind::Heartbeat) {
+        let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
+        if !matches!(call.target.kind, Kind::Lease | Kind::Heartbeat) || self.unrecorded.contains(uid) {
             return;
         }
         let manager = if call.user.starts_with("lessor-") { &self.manager } else { &call.user };

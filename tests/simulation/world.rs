@@ -9,14 +9,14 @@ use std::{
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use lessor_checker::{Checker, Report};
-use lessor_core::{index::sources::SourceKind, settings::Settings};
+use lessor_core::{attachable::Attachable, index::sources::SourceKind, settings::Settings};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    clients::{self, Holder, NAMESPACE, Visit},
+    clients::{self, Holder, NAMESPACE, TEAM, Visit},
     followers::{Follower, Moment, Source},
-    plan::{Fault, Incident, Plan, REPLICAS, Whom},
+    plan::{Fault, Incident, PERSISTENCE, Plan, REPLICAS, Shape, Webhook, Whom, withstands},
     process::Process,
     random::Random,
     server::{self, ApiServer, Call, Change, Kind, Target},
@@ -31,6 +31,23 @@ const SETTLING: Duration = Duration::from_secs(130);
 const QUIET: Duration = Duration::from_secs(20);
 /// The first of them never fails.
 const HOLDERS: usize = 6;
+/// How many there are in the second namespace.
+const TEAM_HOLDERS: usize = 2;
+/// How many leases are stuck in a stuck namespace: more than there may be requests at once.
+const STUCK: usize = 40;
+/// How many leases a quiet world has.
+const FEW: usize = 3;
+/// How long requests that bring nothing may go on as they like, before a bound counts for all of them together.
+const GROWING: Duration = Duration::from_secs(40);
+/// That bound, in requests a second.
+const BOUND: f64 = 2.0;
+/// How late a lease may end beside stuck ones, in a world in which nothing else goes wrong.
+const BESIDE_STUCK: Duration = Duration::from_millis(1250);
+/// How much later after the death of the primary.
+const LEASE_DURATION: Duration = Duration::from_secs(5);
+/// In this time no replica sends more than so many requests, whatever happens.
+const SPELL: Duration = Duration::from_secs(10);
+const MOST_IN_A_SPELL: usize = 1000;
 /// What the first two of them follow never fails.
 const FOLLOWERS: usize = 4;
 
@@ -61,6 +78,13 @@ pub(crate) struct World {
     holders: Vec<Holder>,
     followers: Vec<Follower>,
     sources: Vec<Source>,
+    /// Outages that the primary of their beginning has met, and up to when it can't be overruled.
+    outages: Vec<(Duration, Duration, Duration)>,
+    /// When replicas may end, and are started again, since the store has gone back.
+    may_end_until: Duration,
+    /// What replicas sent in this spell, and in the second namespace at rest.
+    sent: (u128, usize),
+    sent_for_stuck: usize,
     problems: Vec<String>,
     fingerprint: DefaultHasher,
     requests: usize,
@@ -84,6 +108,8 @@ struct Watch {
     /// `None`: all.
     name: Option<String>,
     metadata_only: bool,
+    /// It shows no version up to this.
+    from: u64,
     /// Up to which change it has shown all.
     shown: usize,
     /// Nothing is shown before what was shown before.
@@ -94,6 +120,7 @@ struct Watch {
 impl Watch {
     fn shows(&self, change: &Change) -> bool {
         change.kind == self.kind
+            && change.version > self.from
             && (self.namespace.is_empty() || change.namespace == self.namespace)
             && self.name.as_ref().is_none_or(|name| change.name == *name)
     }
@@ -120,6 +147,8 @@ enum Event {
     Follows(usize),
     Beats(usize),
     Edits,
+    LetsGo,
+    GrantsMany(&'static str, usize),
 }
 
 impl PartialEq for Timed {
@@ -149,21 +178,28 @@ impl World {
         // The pauses between tries have a jitter that comes from here.
         fastrand::seed(seed);
         let mut random = Random::new(seed);
-        let followers = Follower::all(HOLDERS, FOLLOWERS, &mut random);
-        let sources = Source::all(&followers, &mut random);
+        let quiet = plan.shape == Shape::Quiet;
+        let (held, in_team, following) = if quiet { (0, 0, 0) } else { (HOLDERS, TEAM_HOLDERS, FOLLOWERS) };
+        let followers = Follower::all(HOLDERS, following, &mut random);
+        let sources = if quiet { Vec::new() } else { Source::all(&followers, &mut random) };
+        let holders = (0..held).map(|number| Holder::new(number, number == 0));
         let mut world = Self {
             now: Duration::ZERO,
             queue: BinaryHeap::new(),
             queued: 0,
-            server: ApiServer::new(),
+            server: ApiServer::new(plan.dropped),
             replicas: Default::default(),
             watches: BTreeMap::new(),
             opened: 0,
             limbo: Vec::new(),
-            holders: (0..HOLDERS).map(|number| Holder::new(number, number == 0)).collect(),
+            holders: holders.chain((0..in_team).map(Holder::of_team)).collect(),
             followers,
             sources,
             random,
+            outages: Vec::new(),
+            may_end_until: Duration::ZERO,
+            sent: (0, 0),
+            sent_for_stuck: 0,
             problems: Vec::new(),
             fingerprint: DefaultHasher::new(),
             requests: 0,
@@ -175,11 +211,11 @@ impl World {
             let at = world.random.seconds(0, 3);
             world.at(at, Event::Starts(replica));
         }
-        for holder in 0..HOLDERS {
+        for holder in 0..world.holders.len() {
             let at = world.random.seconds(0, 10);
             world.at(at, Event::Holds(holder));
         }
-        for follower in 0..FOLLOWERS {
+        for follower in 0..world.followers.len() {
             let at = world.random.seconds(0, 10);
             world.at(at, Event::Follows(follower));
         }
@@ -187,7 +223,15 @@ impl World {
             let at = world.random.seconds(0, 3);
             world.at(at, Event::Beats(source));
         }
-        world.at(Duration::from_secs(1), Event::Edits);
+        match world.plan.shape {
+            Shape::Calm | Shape::Rough => {}
+            Shape::Stuck => world.at(Duration::from_secs(4), Event::GrantsMany(TEAM, STUCK)),
+            Shape::Quiet => world.at(Duration::from_secs(4), Event::GrantsMany(NAMESPACE, FEW)),
+        }
+        if !quiet {
+            world.at(Duration::from_secs(1), Event::Edits);
+            world.at(Duration::from_secs(1), Event::LetsGo);
+        }
         for (from, _, fault) in world.plan.faults.clone() {
             world.at(from, Event::Begins(fault));
         }
@@ -220,18 +264,7 @@ impl World {
             }
         }
         self.look_at_what_is_left();
-        let mut checker = Checker::new("lessor-");
-        if !self.plan.has_restarts() {
-            let outages =
-                self.plan.faults.iter().filter(|(.., fault)| *fault == Fault::Refuse(Whom::Everybody));
-            for (from, to, _) in outages {
-                checker = checker.outage(time(*from), time(*to));
-            }
-        }
-        let report = checker.check(&self.server.log);
-        if self.plan.is_calm() && report.figures.late(1.0) > Duration::from_millis(250) {
-            self.problems.push(format!("late without a fault: {}", report.figures));
-        }
+        let report = self.check();
         Outcome {
             report,
             problems: self.problems,
@@ -240,6 +273,36 @@ impl World {
             length: self.now,
             plan: self.plan,
         }
+    }
+
+    fn check(&mut self) -> Report {
+        let mut checker = Checker::new("lessor-");
+        for (from, to, known_until) in &self.outages {
+            checker = match *known_until {
+                Duration::MAX => checker.outage(time(*from), time(*to)),
+                until => checker.outage_known_until(time(*from), time(*to), time(until)),
+            };
+        }
+        let mut report = checker.check(&self.server.log);
+        if self.plan.has_restore() {
+            // A version that was given twice says nothing about what was meant by it.
+            report.violations.clear();
+        }
+        if self.plan.is_calm() && report.figures.late(1.0) > Duration::from_millis(250) {
+            self.problems.push(format!("late without a fault: {}", report.figures));
+        }
+        if self.plan.shape == Shape::Stuck {
+            let late = report.figures.late_in(NAMESPACE);
+            let dies = if self.plan.incidents.is_empty() { Duration::ZERO } else { LEASE_DURATION };
+            if late > BESIDE_STUCK + dies {
+                self.problems.push(format!("late beside stuck leases of another namespace: {late:?}"));
+            }
+            let (sent, seconds) = (self.sent_for_stuck, (PERSISTENCE - GROWING).as_secs_f64());
+            if sent as f64 > BOUND * seconds {
+                self.problems.push(format!("sent {sent} requests in {seconds} s where nothing succeeds"));
+            }
+        }
+        report
     }
 
     fn at(&mut self, at: Duration, event: Event) {
@@ -270,6 +333,10 @@ impl World {
                 slot.process = None;
                 match result {
                     Ok(()) => self.note(&format!("{user} has stopped")),
+                    Err(error) if self.now < self.may_end_until => {
+                        self.note(&format!("{user} has ended: {error}"));
+                        self.at(self.now + Duration::from_secs(1), Event::Starts(replica));
+                    }
                     Err(error) => self.problems.push(format!("{user} has ended: {error}")),
                 }
             }
@@ -287,6 +354,7 @@ impl World {
         let slow = self.plan.until(self.now, |fault| fault == Fault::Slow).is_some();
         let (least, most) = match slow && self.random.percent(50) {
             true => (500, 1_500_000),
+            _ if self.plan.shape == Shape::Quiet => (525_000, 1_000_000),
             false if self.plan.sluggish => (300_000, 700_000),
             false => (500, 15_000),
         };
@@ -330,16 +398,17 @@ impl World {
             Event::Closed { watch } => drop(self.watches.remove(&watch)),
             Event::Begins(fault) => {
                 self.note(&format!("begins: {fault:?}"));
-                if let Fault::Refuse(whom) = fault {
-                    let hit: Vec<u64> = self
-                        .watches
-                        .iter()
-                        .filter(|(_, watch)| whom.includes(watch.replica))
-                        .map(|(id, _)| *id)
-                        .collect();
-                    for watch in hit {
-                        self.happen(Event::Broken { watch });
-                    }
+                if fault == Fault::Refuse(Whom::Everybody) {
+                    self.note_outage();
+                }
+                let is_hit = |watch: &Watch| match fault {
+                    Fault::Refuse(whom) => whom.includes(watch.replica),
+                    Fault::ForbiddenNamespace => watch.namespace == TEAM,
+                    _ => false,
+                };
+                let hit = self.watches.iter().filter(|(_, watch)| is_hit(watch)).map(|(id, _)| *id);
+                for watch in hit.collect::<Vec<_>>() {
+                    self.happen(Event::Broken { watch });
                 }
             }
             Event::Happens(incident) => self.incident(incident),
@@ -372,20 +441,29 @@ impl World {
                 });
             }
             Event::Edits => {
-                if self.now < self.plan.length {
+                if self.now < self.plan.rest {
                     if self.outage().is_none() {
-                        clients::edit(
-                            &mut self.server,
-                            &mut self.random,
-                            time(self.now),
-                            HOLDERS + FOLLOWERS,
-                        );
+                        let team = self.random.percent(25);
+                        let (namespace, leases) =
+                            if team { (TEAM, TEAM_HOLDERS) } else { (NAMESPACE, HOLDERS + FOLLOWERS) };
+                        let Self { server, random, now, .. } = self;
+                        clients::edit(server, random, time(*now), namespace, leases);
                         self.spread();
                     }
                     let again =
                         self.now + self.random.between(Duration::from_millis(50), Duration::from_secs(2));
                     self.at(again, Event::Edits);
                 }
+            }
+            Event::LetsGo => self.visit(event, |world, _| {
+                let Self { server, random, now, .. } = world;
+                clients::let_go(server, random, time(*now));
+                Visit::after(random.seconds(1, 4))
+            }),
+            Event::GrantsMany(namespace, count) => {
+                let Self { server, random, now, .. } = self;
+                clients::grant_many(server, random, time(*now), namespace, count);
+                self.spread();
             }
         }
     }
@@ -407,6 +485,8 @@ impl World {
         }
         let is = |fault| self.plan.until(self.now, |other| other == fault).is_some();
         let (lossy, failing, full) = (is(Fault::Lossy), is(Fault::Errors), is(Fault::Full));
+        let (forbidden, late) = (is(Fault::Forbidden), is(Fault::LateResponses));
+        let forbidden_namespace = is(Fault::ForbiddenNamespace);
         if lossy && self.random.percent(20) {
             self.lose(request.reply);
             return;
@@ -417,8 +497,12 @@ impl World {
             self.problems.push(format!("{user} asks for {uri}, which this server doesn't have"));
             return;
         };
+        let writes = request.method != "GET";
         // Not noted: the name of an Event has the time of the machine's clock in it, so no two runs agree on it.
         let event = target.kind == Kind::Event;
+        if !event {
+            self.heed_rate(&user, &target);
+        }
         if failing && self.random.percent(40) {
             let (code, reason) = *self.random.pick(&[
                 (429, "TooManyRequests"),
@@ -434,12 +518,16 @@ impl World {
             }
             return self.answer(replica, request.reply, code, &body);
         }
-        if full && request.method != "GET" {
+        let webhook = self.plan.webhook(self.now, target.kind, &target.namespace).filter(|_| writes);
+        if let Some(webhook) = webhook {
+            self.note(&format!("{user}: {} {path}: {webhook:?}", request.method));
+            return self.meet(webhook, replica, &target, request.reply);
+        }
+        if full && writes {
             let (code, body) = server::status(500, "InternalError", &target, "the storage is full");
             return self.answer(replica, request.reply, code, &body);
         }
-        let forbidden = self.plan.until(self.now, |fault| fault == Fault::Forbidden).is_some();
-        if forbidden && target.kind.is_source() {
+        if forbidden_namespace && target.namespace == TEAM || forbidden && target.kind.is_source() {
             let (code, body) = server::status(403, "Forbidden", &target, "you may not look at it");
             return self.answer(replica, request.reply, code, &body);
         }
@@ -478,8 +566,45 @@ impl World {
         } else if failing && self.random.percent(10) {
             let (code, body) = server::status(504, "Timeout", &call.target, "it took too long");
             self.answer(replica, request.reply, code, &body);
+        } else if late && writes {
+            let by = self.random.between(Duration::from_millis(20), Duration::from_millis(800));
+            self.answer_after(by, replica, request.reply, code, &answer);
         } else {
             self.answer(replica, request.reply, code, &answer);
+        }
+    }
+
+    /// What comes of a write that a webhook is for.
+    fn meet(&mut self, webhook: Webhook, replica: usize, target: &Target, reply: oneshot::Sender<Reply>) {
+        let (code, reason, message) = match webhook {
+            Webhook::Hangs => return self.limbo.push(reply),
+            Webhook::Refuses => {
+                (403, "Forbidden", "admission webhook \"keep.example.com\" denied the request: it stays")
+            }
+            Webhook::Conflicts => (409, "Conflict", "the object has been modified"),
+            Webhook::Throttles => (429, "TooManyRequests", "come back later"),
+        };
+        let (_, mut body) = server::status(code, reason, target, message);
+        if webhook == Webhook::Throttles {
+            body["details"]["retryAfterSeconds"] = json!(600);
+        }
+        self.answer(replica, reply, code, &body);
+    }
+
+    /// A replica sends little in any case, and still less where nothing succeeds.
+    fn heed_rate(&mut self, user: &str, target: &Target) {
+        let spell = self.now.as_nanos() / SPELL.as_nanos();
+        if self.sent.0 != spell {
+            self.sent = (spell, 0);
+        }
+        self.sent.1 += 1;
+        if self.sent.1 > MOST_IN_A_SPELL {
+            let what = format!("{user} asks too often for {target:?}");
+            self.problems.push(what);
+        }
+        let persists = self.plan.rest + GROWING..self.plan.length;
+        if self.plan.shape == Shape::Stuck && target.namespace == TEAM && persists.contains(&self.now) {
+            self.sent_for_stuck += 1;
         }
     }
 
@@ -491,9 +616,20 @@ impl World {
     }
 
     fn answer(&mut self, replica: usize, to: oneshot::Sender<Reply>, code: u16, body: &Value) {
+        self.answer_after(Duration::ZERO, replica, to, code, body);
+    }
+
+    fn answer_after(
+        &mut self,
+        after: Duration,
+        replica: usize,
+        to: oneshot::Sender<Reply>,
+        code: u16,
+        body: &Value,
+    ) {
         let date = server::http_date(self.server.clock(time(self.now)));
         let reply = Reply::Whole { code, date, body: body.to_string().into_bytes() };
-        let at = self.now + self.latency();
+        let at = self.now + after + self.latency();
         self.at(at, Event::Answered { replica, to, reply });
     }
 
@@ -505,7 +641,8 @@ impl World {
             call.target.subresource == "status" && matches!(&*call.target.name, "lease-0" | "default");
         let refresh = refresh || call.verb == "get" && call.target.name == "lease-0";
         // Where an answer may take more than a second, whoever waits for one asks whether the server is heard.
-        let probe = self.plan.sluggish && call.verb == "get" && call.target.name == "default";
+        let slow = self.plan.sluggish || self.plan.shape == Shape::Quiet;
+        let probe = slow && call.verb == "get" && call.target.name == "default";
         if self.now > self.plan.length + SETTLING - QUIET && !refresh && !probe {
             self.problems.push(format!("sent though there is nothing to do: {line}"));
         }
@@ -523,6 +660,7 @@ impl World {
             .map(|fields| fields.replace("%3D", "=").trim_start_matches("metadata.name=").to_owned());
         let (pieces, receiver) = mpsc::unbounded_channel();
         let mut shown = self.server.changes.len();
+        let mut after = 0;
         if parameter("sendInitialEvents").is_some() {
             for object in self.server.list(target.kind, &target.namespace, name.as_deref()) {
                 let _ = pieces.send(Ok(server::line("ADDED", &object, request.metadata_only)));
@@ -534,6 +672,7 @@ impl World {
             let _ = pieces.send(Ok(server::line("ERROR", &gone, false)));
         } else {
             shown = self.server.changes.partition_point(|change| change.version <= from);
+            after = from;
         }
         self.opened += 1;
         let id = self.opened;
@@ -549,6 +688,7 @@ impl World {
             namespace: target.namespace.clone(),
             name,
             metadata_only: request.metadata_only,
+            from: after,
             shown,
             last: at,
             pieces,
@@ -640,6 +780,26 @@ impl World {
                 }
             }
             Incident::Compaction => self.server.compact(),
+            Incident::ManagedFieldsReset => {
+                self.server.reset_managers(time(self.now));
+                self.spread();
+            }
+            Incident::BackedUp => self.server.back_up(),
+            Incident::Restored => {
+                self.server.restore();
+                self.holders.iter_mut().for_each(Holder::forget);
+                self.followers.iter_mut().for_each(Follower::forget);
+                let watches: Vec<u64> = self.watches.keys().copied().collect();
+                for watch in watches {
+                    self.happen(Event::Broken { watch });
+                }
+                self.may_end_until = self.now + Duration::from_secs(30);
+            }
+            Incident::PrimaryDies => {
+                if let Some(replica) = self.primary() {
+                    self.kill(replica);
+                }
+            }
             // If it can be reached.
             Incident::LessorDeleted if self.outage().is_some() => {}
             Incident::LessorDeleted => {
@@ -648,6 +808,27 @@ impl World {
                 self.server.handle(&call, time(self.now));
                 self.spread();
             }
+        }
+    }
+
+    /// The replica that is primary, as the `Lessor` has it.
+    fn primary(&self) -> Option<usize> {
+        let lessor = self.server.get(Kind::Lessor, "", "default")?;
+        let primary = lessor.pointer("/status/primary")?.as_str()?;
+        let is_it = |slot: &Slot| slot.process.as_ref().is_some_and(|process| process.identity == primary);
+        self.replicas.iter().position(is_it)
+    }
+
+    /// An outage begins: its time is no lease time where no replica starts anew, and as long as the primary lives.
+    fn note_outage(&mut self) {
+        let is_it = |fault| fault == Fault::Refuse(Whom::Everybody);
+        let Some(to) = self.plan.until(self.now, is_it) else { return };
+        if !self.plan.has_restarts() {
+            self.outages.push((self.now, to, Duration::MAX));
+        } else if withstands("outages-with-restarts")
+            && let Some(primary) = self.primary()
+        {
+            self.outages.push((self.now, to, self.plan.can_lead_until(primary, self.now)));
         }
     }
 
@@ -661,7 +842,17 @@ impl World {
         let slot = &mut self.replicas[replica];
         slot.starts += 1;
         slot.paused = false;
+        let secrets = Attachable {
+            resource: "secrets".to_owned(),
+            group: String::new(),
+            version: None,
+            pointers: false,
+            force: false,
+        };
+        let namespaces: &[&str] = if self.plan.scoped { &[NAMESPACE, TEAM] } else { &[] };
         let settings = Settings {
+            namespaces: namespaces.iter().map(|&namespace| namespace.to_owned()).collect(),
+            attachable: vec![Attachable::config_maps(), secrets],
             identity: format!("lessor-{replica}_{}", slot.starts),
             follow: SourceKind::ALL.to_vec(),
             ..Settings::default()
@@ -680,7 +871,7 @@ impl World {
             let full = self.plan.until(self.now, |fault| fault == Fault::Full).is_some();
             return self.at(if full { again } else { again.min(until + Duration::from_millis(1)) }, event);
         }
-        let visit = visit(self, self.now >= self.plan.length);
+        let visit = visit(self, self.now >= self.plan.rest);
         self.problems.extend(visit.problem);
         self.spread();
         self.at(self.now + visit.again, event);
@@ -704,6 +895,9 @@ impl World {
             if !(kept || retained && released) {
                 self.problems.push(format!("a lease should have ended and gone: {lease}"));
             }
+        }
+        if self.plan.shape == Shape::Quiet || self.plan.has_restore() {
+            return;
         }
         for faithful in [0, HOLDERS, HOLDERS + 1].map(clients::lease_name) {
             if self.server.get(Kind::Lease, NAMESPACE, &faithful).is_none() {

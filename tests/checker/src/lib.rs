@@ -58,8 +58,17 @@ pub use request::Request;
 pub struct Checker {
     operator: String,
     max_ttl: Option<Duration>,
-    outages: Vec<(Timestamp, Timestamp)>,
+    outages: Vec<Outage>,
     deaths: Vec<Timestamp>,
+}
+
+/// A time in which the API server could not be reached.
+#[derive(Clone, Copy, Debug)]
+struct Outage {
+    from: Timestamp,
+    to: Timestamp,
+    /// Up to when a replica can lead that has met it.
+    known_until: Timestamp,
 }
 
 impl Checker {
@@ -75,8 +84,13 @@ impl Checker {
     }
 
     /// The API server could not be reached between these times, so lease time stood still (P8).
-    pub fn outage(mut self, from: Timestamp, to: Timestamp) -> Self {
-        self.outages.push((from, to));
+    pub fn outage(self, from: Timestamp, to: Timestamp) -> Self {
+        self.outage_known_until(from, to, Timestamp::MAX)
+    }
+
+    /// The same, where all replicas that have met it are gone after `known_until`: it counts for ends before.
+    pub fn outage_known_until(mut self, from: Timestamp, to: Timestamp, known_until: Timestamp) -> Self {
+        self.outages.push(Outage { from, to, known_until });
         self
     }
 

@@ -74,10 +74,11 @@ impl<'a> Check<'a> {
         };
         let ttl = seconds(&sign.version, "ttlSeconds").unwrap_or_default();
         let ttl = self.checker.max_ttl.map_or(ttl, |max| max.min(ttl));
-        let outages = &self.checker.outages;
+        let known = self.checker.outages.iter().filter(|outage| since < outage.known_until);
+        let outages: Vec<_> = known.map(|outage| (outage.from, outage.to)).collect();
         let stood_still: Vec<_> =
             life.suspensions(&sign).into_iter().chain(outages.iter().copied()).collect();
-        let lived = life.grant.map(|grant| running(grant.since, since, outages)).unwrap_or_default();
+        let lived = life.grant.map(|grant| running(grant.since, since, &outages)).unwrap_or_default();
         // The spec that was in force at the end has the cap.
         let capped = life
             .object

@@ -86,6 +86,13 @@ impl Figures {
         self.lateness.get((last as f64 * share).round() as usize).map(|(late, _)| *late).unwrap_or_default()
     }
 
+    /// How late a lease of this namespace expired at most.
+    pub fn late_in(&self, namespace: &str) -> Duration {
+        let is_it = |lease: &str| lease.split_once('/').is_some_and(|(of, _)| of == namespace);
+        let last = self.lateness.iter().rev().find(|(_, lease)| is_it(lease));
+        last.map(|(late, _)| *late).unwrap_or_default()
+    }
+
     /// How late the lease of this name (whatever its namespace) expired, the latest if there were several.
     pub fn late_of(&self, name: &str) -> Option<Duration> {
         let is_it = |lease: &str| lease.rsplit('/').next() == Some(name);

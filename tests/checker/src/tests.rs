@@ -233,6 +233,8 @@ fn a_life_in_order_breaks_no_promise_and_is_counted() {
     assert_eq!(figures.lateness.len(), 1);
     assert!(figures.late(1.0) < Duration::from_millis(10), "{figures}");
     assert_eq!(figures.late_of("a"), Some(figures.late(1.0)));
+    assert_eq!(figures.late_in("shop"), figures.late(1.0));
+    assert_eq!(figures.late_in("other"), Duration::ZERO);
 }
 
 #[test]
@@ -354,6 +356,25 @@ fn the_time_of_an_outage_does_not_count() {
     log.assert_kept();
     let report = Checker::new("lessor-").outage(from, to).check(&log.requests);
     assert_eq!(report.violations.len(), 1, "{report}");
+}
+
+#[test]
+fn an_outage_counts_for_ends_before_the_last_replica_goes_that_has_met_it() {
+    let mut log = Log::default();
+    log.grant("a", json!({"ttlSeconds": 5}));
+    log.sleep(3.0);
+    let from = log.time();
+    log.sleep(60.0);
+    let to = log.time();
+    log.sleep(1.0);
+    let before_end = log.time();
+    log.end("a");
+    let broken = |known_until| {
+        let checker = Checker::new("lessor-").outage_known_until(from, to, known_until);
+        checker.check(&log.requests).violations.len()
+    };
+    assert_eq!(broken(before_end), 0);
+    assert_eq!(broken(log.time()), 1);
 }
 
 #[test]
