@@ -240,7 +240,11 @@ impl Metrics {
             Event::Synced(_) | Event::Resumed => watch_state::SYNCED,
             Event::Failing(failure) => watch_state_of(failure),
             // An object may arrive before the initial list is complete. And every watch is reopened now and then.
-            Event::Applied(_) | Event::Deleted(_) | Event::Interrupted => return,
+            Event::Applied(_)
+            | Event::Deleted(_)
+            | Event::Bookmark(_)
+            | Event::Listed(_)
+            | Event::Interrupted => return,
         };
         self.watches.lock().insert((kind.to_owned(), scope), state);
     }

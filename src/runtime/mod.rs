@@ -14,6 +14,7 @@ use lessor_core::{
     observation::Observation,
     replica::{Output, Replica},
     settings::Settings,
+    store_version::WentBack,
 };
 use thiserror::Error;
 use tokio::{sync::mpsc, task::JoinSet};
@@ -52,6 +53,9 @@ pub enum RunError {
     /// A task panicked. A replica without it would only seem to work.
     #[error("a task failed: {0}")]
     Task(#[source] tokio::task::JoinError),
+    /// The storage of the API server went back to an earlier state. A replica that starts anew serves that.
+    #[error("{0}: starting anew")]
+    StoreWentBack(WentBack),
     /// A task ended that should run for ever.
     #[error("a task ended that should run for ever")]
     Ended,
@@ -153,6 +157,9 @@ impl Runtime {
             let now = self.connectivity.now();
             let output = self.replica.poll(&now);
             self.perform(output);
+            if let Some(went_back) = self.replica.store_went_back() {
+                return Err(RunError::StoreWentBack(went_back));
+            }
             if self.replica.has_stopped() || stop_by.is_some_and(|by| now.mono >= by) {
                 return Ok(());
             }

@@ -66,8 +66,15 @@ async fn watch_own<K>(
         let api = api.clone();
         async move { Ok(api.watch(&params, &version).await?.boxed()) }.boxed()
     };
-    let watcher =
-        Watcher { open: Box::new(open), fields, read: readable, counts: |_| true, always_installed: true };
+    let watcher = Watcher {
+        open: Box::new(open),
+        lists_anew: fields.is_some(),
+        fields,
+        read: readable,
+        counts: |_| true,
+        bookmarks: false,
+        always_installed: true,
+    };
     watcher.keep(|event| sender.send(observation(event)).map(|sent| sent.is_ok())).await;
 }
 
@@ -131,6 +138,8 @@ async fn watch_objects(client: &Client, kind: Arc<Kind>, scope: Scope, sender: m
         fields: None,
         read: |object| readable(object).map(|object: DynamicObject| object.metadata),
         counts: |object| object.meta().annotations.as_ref().is_some_and(is_attached),
+        bookmarks: true,
+        lists_anew: false,
         always_installed: false,
     };
     watcher

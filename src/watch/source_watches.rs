@@ -96,7 +96,15 @@ async fn keep_of<K>(
         async move { Ok(api.watch(&params, &version).await?.boxed()) }.boxed()
     };
     // Every cluster has these kinds.
-    let watcher = Watcher { open: Box::new(open), fields, read, counts: |_| true, always_installed: true };
+    let watcher = Watcher {
+        open: Box::new(open),
+        fields,
+        read,
+        counts: |_| true,
+        bookmarks: false,
+        lists_anew: false,
+        always_installed: true,
+    };
     watcher
         .keep(|event| sender.send(Observation::Source(watch.clone(), event)).map(|sent| sent.is_ok()))
         .await;

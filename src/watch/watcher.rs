@@ -12,6 +12,7 @@ use kube::{
     api::{WatchEvent, WatchParams},
 };
 use lessor_core::{
+    lease_object::version_of,
     listed_keys::ListedKeys,
     observation::{Event, Failure},
 };
@@ -71,6 +72,10 @@ pub(super) struct Watcher<K, T> {
     pub(super) read: fn(K) -> Option<T>,
     /// Whether an object of the initial list counts. One that doesn't is treated as absent.
     pub(super) counts: fn(&K) -> bool,
+    /// Whether bookmarks after the initial list are reported.
+    pub(super) bookmarks: bool,
+    /// Whether it begins with a list each time, and reports the version of that. For a single object it costs no more.
+    pub(super) lists_anew: bool,
     /// Whether a missing kind is waited for. Otherwise the watch ends when the kind is uninstalled.
     pub(super) always_installed: bool,
 }
@@ -91,6 +96,9 @@ impl<K: Resource, T> Watcher<K, T> {
     pub(super) async fn keep<F: Future<Output = bool>>(self, send: impl Fn(Event<T>) -> F) {
         let mut state = WatchState::new(self.always_installed);
         loop {
+            if self.lists_anew {
+                state.version = None;
+            }
             let opened_at = Instant::now();
             let failure = match self.watch_once(&mut state, &send).await {
                 WatchEnd::Unreceived => return,
@@ -192,6 +200,12 @@ impl<K: Resource, T> Watcher<K, T> {
                     if !send(Event::Synced(listed)).await {
                         return Err(WatchEnd::Unreceived);
                     }
+                    let listed_at = version_of(Some(&bookmark.metadata.resource_version));
+                    if let Some(version) = listed_at.ok().filter(|_| self.lists_anew)
+                        && !send(Event::Listed(version)).await
+                    {
+                        return Err(WatchEnd::Unreceived);
+                    }
                     state.version = Some(bookmark.metadata.resource_version);
                     state.listing_since = None;
                     return Ok(());
@@ -245,8 +259,9 @@ impl<K: Resource, T> Watcher<K, T> {
             };
             let event = match event {
                 WatchEvent::Bookmark(bookmark) => {
+                    let at = version_of(Some(&bookmark.metadata.resource_version));
                     *version = Some(bookmark.metadata.resource_version);
-                    continue;
+                    at.ok().filter(|_| self.bookmarks).map(Event::Bookmark)
                 }
                 WatchEvent::Error(status) => {
                     let error = kube::Error::Api(status);

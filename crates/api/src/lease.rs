@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "schema")]
 use super::rules::{
-    END_TIME_MESSAGE, END_TIME_RULE, FROZEN_RULE, ONE_SOURCE_MESSAGE, ONE_SOURCE_RULE, RENEW_TIME_MESSAGE,
-    RENEW_TIME_RULE, SOURCE_NAME_MESSAGE, SOURCE_NAME_RULE, TERM_RULE, UID_MESSAGE, UID_RULE,
+    END_TIME_MESSAGE, END_TIME_RULE, FROZEN_RULE, LEASE_TERM_RULE, ONE_SOURCE_MESSAGE, ONE_SOURCE_RULE,
+    RENEW_TIME_MESSAGE, RENEW_TIME_RULE, SOURCE_NAME_MESSAGE, SOURCE_NAME_RULE, UID_MESSAGE, UID_RULE,
 };
 #[cfg(feature = "schema")]
 use super::time::{RENEW_TIME_MAX_LENGTH, RENEW_TIME_PATTERN};
@@ -95,7 +95,7 @@ pub mod reason {
 #[cfg_attr(feature = "schema", derive(KubeSchema))]
 #[cfg_attr(not(feature = "schema"), kube(schema = "disabled"))]
 #[kube(crates(kube_core = "::kube_core"))]
-#[cfg_attr(feature = "schema", kube(validation = Rule::new(TERM_RULE).message(TERM_MESSAGE).reason(Reason::FieldValueForbidden).field_path(".status")))]
+#[cfg_attr(feature = "schema", kube(validation = Rule::new(LEASE_TERM_RULE).message(TERM_MESSAGE).reason(Reason::FieldValueForbidden).field_path(".status")))]
 #[cfg_attr(feature = "schema", kube(validation = Rule::new(END_TIME_RULE).message(END_TIME_MESSAGE).reason(Reason::FieldValueForbidden).field_path(".status")))]
 #[cfg_attr(feature = "schema", kube(validation = Rule::new(FROZEN_RULE).message(ENDED_MESSAGE).reason(Reason::FieldValueForbidden).field_path(".spec")))]
 #[cfg_attr(feature = "schema", kube(validation = Rule::new(RENEW_TIME_RULE).message(RENEW_TIME_MESSAGE).reason(Reason::FieldValueForbidden).field_path(".spec")))]
@@ -340,6 +340,11 @@ pub struct LeaseStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec_generation: Option<i64>,
 
+    /// The uid of the lease that this status was written for. A status of another lease, which a backup tool has restored, is
+    /// ignored and replaced: the lease is granted anew.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "leaseUID")]
+    pub lease_uid: Option<String>,
+
     /// The granted TTL in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "grantedTTLSeconds")]
     pub granted_ttl_seconds: Option<i64>,
@@ -416,14 +421,21 @@ impl fmt::Display for Attached {
 }
 
 impl Lease {
+    /// The status, unless it was written for another lease: then a backup tool has restored it, and the operator replaces it.
+    pub fn own_status(&self) -> Option<&LeaseStatus> {
+        let status = self.status.as_ref()?;
+        let (lease_uid, uid) = (status.lease_uid.as_ref(), self.metadata.uid.as_ref());
+        lease_uid.zip(uid).is_none_or(|(lease_uid, uid)| lease_uid == uid).then_some(status)
+    }
+
     /// Whether the lease has ended.
     pub fn is_ended(&self) -> bool {
-        self.status.as_ref().is_some_and(|status| status.end_time.is_some())
+        self.own_status().is_some_and(|status| status.end_time.is_some())
     }
 
     /// Whether the lease was ever granted.
     pub fn is_granted(&self) -> bool {
-        self.status.as_ref().is_some_and(|status| status.spec_generation.is_some())
+        self.own_status().is_some_and(|status| status.spec_generation.is_some())
     }
 
     /// Whether the lease has [`FINALIZER`].
@@ -464,6 +476,22 @@ mod tests {
         let mut written = serde_json::to_value(&read).unwrap();
         written["conditions"] = json!([]);
         assert_eq!(written, status);
+    }
+
+    #[test]
+    fn a_status_that_was_written_for_another_lease_is_none() {
+        let mut lease = Lease::new("session-42", LeaseSpec { ttl_seconds: 10, ..LeaseSpec::default() });
+        lease.metadata.uid = Some("0e2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f10".to_owned());
+        let mut status = LeaseStatus { spec_generation: Some(1), ..LeaseStatus::default() };
+        for (lease_uid, is_own) in [
+            (None, true),
+            (lease.metadata.uid.clone(), true),
+            (Some("0e2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f11".to_owned()), false),
+        ] {
+            status.lease_uid = lease_uid;
+            lease.status = Some(status.clone());
+            assert_eq!((lease.own_status().is_some(), lease.is_granted()), (is_own, is_own));
+        }
     }
 
     #[test]

@@ -5,8 +5,14 @@
 
 pub(crate) const TERM_RULE: &str = "!has(oldSelf.status) || !has(oldSelf.status.term) || (has(self.status) && has(self.status.term) \
                          && self.status.term >= oldSelf.status.term)";
+/// As [`TERM_RULE`], for leases. A status that was written for another lease may be replaced: a backup tool has restored it.
+pub(crate) const LEASE_TERM_RULE: &str = "!has(oldSelf.status) || !has(oldSelf.status.term) || (has(self.status) && ((has(self.status.term) \
+                               && self.status.term >= oldSelf.status.term) || (has(oldSelf.status.leaseUID) \
+                               && has(self.status.leaseUID) && self.status.leaseUID != oldSelf.status.leaseUID)))";
 pub(crate) const END_TIME_RULE: &str = "!has(oldSelf.status) || !has(oldSelf.status.endTime) || (has(self.status) \
-                             && has(self.status.endTime) && self.status.endTime == oldSelf.status.endTime)";
+                             && ((has(self.status.endTime) && self.status.endTime == oldSelf.status.endTime) \
+                             || (has(oldSelf.status.leaseUID) && has(self.status.leaseUID) \
+                             && self.status.leaseUID != oldSelf.status.leaseUID)))";
 pub(crate) const END_TIME_MESSAGE: &str = "status.endTime, once set, never changes: the lease has ended";
 pub(crate) const FROZEN_RULE: &str =
     "!has(oldSelf.status) || !has(oldSelf.status.endTime) || self.spec == oldSelf.spec";

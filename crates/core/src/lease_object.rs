@@ -84,7 +84,7 @@ impl LeaseObject {
             renew_time: lease.spec.renew_time.as_deref().map(Into::into),
             suspend: lease.spec.suspend,
             retain: lease.spec.after_expiry == AfterExpiry::Retain,
-            status: lease.status.as_ref().map(StatusSnapshot::read).unwrap_or_default(),
+            status: lease.own_status().map(StatusSnapshot::read).unwrap_or_default(),
         })
     }
 
@@ -192,7 +192,7 @@ mod tests {
         let object = LeaseObject::read(&lease(value.clone())).expect("readable");
         let mut status = object.status.clone();
         status.set_state(State::Granted, 0);
-        let patch = status.to_patch("me", 1, object.other_conditions());
+        let patch = status.to_patch(object.uid, "me", 1, object.other_conditions());
         let types: Vec<&Value> = patch["conditions"]
             .as_array()
             .into_iter()
@@ -204,6 +204,18 @@ mod tests {
         value["status"]["conditions"] = json!([condition("Active", None)]);
         let without = LeaseObject::read(&lease(value)).expect("readable");
         assert_eq!(object.status, without.status, "they don't count as a write of the primary");
+    }
+
+    #[test]
+    fn a_status_that_was_written_for_another_lease_is_ignored() {
+        let mut value = sample();
+        value["status"] = json!({"term": 9, "endTime": "2026-01-31T12:00:00.000000Z"});
+        let read = |value: &serde_json::Value| LeaseObject::read(&lease(value.clone())).expect("readable");
+        assert!(read(&value).status.has_ended());
+        value["status"]["leaseUID"] = value["metadata"]["uid"].clone();
+        assert!(read(&value).status.has_ended());
+        value["status"]["leaseUID"] = json!("0e2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f11");
+        assert_eq!(read(&value).status, StatusSnapshot::default());
     }
 
     #[test]

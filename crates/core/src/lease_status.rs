@@ -202,12 +202,12 @@ impl StatusSnapshot {
         }
     }
 
-    /// The status as a merge patch. It names each field of the operator, absent ones as `null`, so that the patch removes
+    /// The status of this lease as a merge patch. It names each field of the operator, absent ones as `null`, so that the patch removes
     /// what an earlier status had. `other_conditions` are those of [other controllers](crate::lease_object::LeaseObject::other_conditions).
     ///
     /// The conditions carry no `observedGeneration`. A renewal moves the generation and costs no write, so it would be older than
     /// the object after each renewal, and `kubectl wait` and kstatus ignore such a condition.
-    pub fn to_patch(&self, primary: &str, term: i64, other_conditions: &[Value]) -> Value {
+    pub fn to_patch(&self, lease: Uuid, primary: &str, term: i64, other_conditions: &[Value]) -> Value {
         let mut conditions = Vec::with_capacity(4 + other_conditions.len());
         let mut push = |type_: &str, status: bool, reason: &str, message: String, since: Millis| {
             conditions.push(json!({
@@ -241,6 +241,7 @@ impl StatusSnapshot {
         let micro = |millis: Millis| time::micro(from_millis(millis));
         json!({
             "conditions": conditions,
+            "leaseUID": lease.to_string(),
             "specGeneration": self.spec_generation,
             "grantedTTLSeconds": self.grant.map(|grant| grant.ttl_seconds),
             "grantTime": self.grant.map(|grant| micro(grant.time)),
@@ -422,7 +423,8 @@ mod tests {
             Released { done: false, reason: "Hindered".into(), message: "configmap a is immutable".into() },
             3_000,
         );
-        let status: LeaseStatus = serde_json::from_value(published.to_patch("me", 3, &[])).expect("a status");
+        let status: LeaseStatus =
+            serde_json::from_value(published.to_patch(Uuid::nil(), "me", 3, &[])).expect("a status");
         assert_eq!(StatusSnapshot::read(&status), published);
         assert_eq!(status.primary.as_deref(), Some("me"));
     }
@@ -433,7 +435,7 @@ mod tests {
         published.set_expiring(true, 2_000);
         published.set_follows("pod/web-0".to_owned(), None, Some((true, following::SOURCE_ALIVE)), 2_000);
         published.set_released(Released { done: true, reason: "Done".into(), message: "".into() }, 3_000);
-        let patch = published.to_patch("me", 3, &[]);
+        let patch = published.to_patch(Uuid::nil(), "me", 3, &[]);
         let conditions = patch["conditions"].as_array().expect("a list");
         assert_eq!(conditions.len(), 4);
         assert!(conditions.iter().all(|condition| condition.get("observedGeneration").is_none()), "{patch}");
@@ -445,12 +447,15 @@ mod tests {
     fn a_patch_names_the_fields_that_must_go() {
         let mut published = granted();
         published.expiry = None;
-        let patch = published.to_patch("me", 3, &[]);
+        let patch = published.to_patch(Uuid::nil(), "me", 3, &[]);
         assert_eq!(patch.get("expiryTime"), Some(&Value::Null));
         assert_eq!(patch.get("endTime"), Some(&Value::Null));
         published.set_follows("pod/web-0".to_owned(), Some(Uuid::nil()), None, 1_000);
         published.set_follows("pod/web-1".to_owned(), None, None, 1_000);
-        assert_eq!(published.to_patch("me", 3, &[])["follows"], json!({"source": "pod/web-1", "uid": null}));
+        assert_eq!(
+            published.to_patch(Uuid::nil(), "me", 3, &[])["follows"],
+            json!({"source": "pod/web-1", "uid": null})
+        );
     }
 
     #[test]

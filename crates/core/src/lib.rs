@@ -63,6 +63,7 @@ pub mod replica;
 pub mod request;
 pub mod settings;
 pub mod sparse;
+pub mod store_version;
 mod unix_millis;
 pub mod user_event;
 pub mod watch_health;

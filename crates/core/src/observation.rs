@@ -51,6 +51,11 @@ pub enum Event<T> {
     Deleted(Box<T>),
     /// The watch has listed all objects, at its start or anew: these. Others don't exist any more.
     Synced(ListedKeys),
+    /// Nothing up to this version is missing: the API server sends this each minute.
+    Bookmark(ResourceVersion),
+    /// The list that was just synced was read from the storage, at this version, after the watch had been interrupted. Reported of
+    /// the `Lessor` alone, whose watch never resumes: to list one object costs no more.
+    Listed(ResourceVersion),
     /// The watch has ended regularly, or its version has expired. It reports nothing until it is open again.
     Interrupted,
     /// The watch is open again, and continues where it had stopped.

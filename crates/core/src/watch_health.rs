@@ -2,8 +2,15 @@
 //!
 //! An object that a failing watch doesn't report may be attached to a lease that ends. So a kind whose watch has failed for a
 //! short time blocks releases. One whose watch has failed for long doesn't, so that no kind delays the others for ever.
+//!
+//! A connection may be dead without a sign. So a watch also blocks releases while it has been silent for longer than it takes
+//! until the next bookmark. The runtime opens a silent watch again soon after that, whether or not the API sends bookmarks.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    hash::{Hash, Hasher},
+    time::Duration,
+};
 
 use lease_engine::LeaseTime;
 
@@ -17,6 +24,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A watch that is open again after a failure may take this long to deliver missed events. After a regular end, it may take as
 /// long as opening it took, and at most this.
 const CATCHING_UP: Duration = Duration::from_secs(3);
+/// The API server sends a bookmark each minute. A watch that has reported nothing for this long may be dead.
+const SILENT_AFTER: Duration = Duration::from_secs(75);
+/// How often to look whether a silent watch has been opened again.
+const RECHECK: Duration = Duration::from_secs(1);
 /// A transient failure is reported to users once it has lasted this long.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 
@@ -33,12 +44,23 @@ struct WatchState {
     synced: bool,
     /// Its current failure.
     failure: Option<Failure>,
-    /// Since when it is being reopened after a regular end.
+    /// Since when it is being reopened after a regular end, or first listed.
     interrupted: Option<Duration>,
+    heard: LastEvent,
     failures: FailureWindow,
     /// Counted apart from failures: each watch is reopened every few minutes, which must use up nothing of the time that a
     /// failure may block releases.
     interruptions: FailureWindow,
+}
+
+/// When a watch last reported anything.
+///
+/// Left out of hashes. It decides nothing in the first [`SILENT_AFTER`] of a run, and runs of the model checker are shorter.
+#[derive(Clone, Debug, Default)]
+struct LastEvent(Duration);
+
+impl Hash for LastEvent {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 /// A period in which a watch fails again and again. Recoveries shorter than [`PATIENCE`] don't end it.
@@ -70,6 +92,22 @@ impl WatchHealth {
         Self { kinds: kinds.into_iter().map(|kind| (kind, unseen())).collect() }
     }
 
+    /// Notes that discovery has found a kind, whose objects are being listed from now on.
+    pub fn found(&mut self, kind: &KindName, now: &Now) {
+        for watch in self.kinds.entry(kind.clone()).or_default().values_mut() {
+            watch.interruptions.record_failure(now);
+            watch.interrupted = Some(now.mono);
+        }
+    }
+
+    /// Notes that a watch has reported something. Returns whether it had been silent for long.
+    pub fn heard(&mut self, kind: &KindName, scope: &Scope, now: &Now) -> bool {
+        let watch = self.watch(kind, scope);
+        let was_silent = watch.is_silent(now);
+        watch.heard = LastEvent(now.mono);
+        was_silent
+    }
+
     /// Notes that a watch has delivered all objects of a kind in a scope.
     pub fn synced(&mut self, kind: &KindName, scope: &Scope, now: &Now) {
         let watch = self.watch(kind, scope);
@@ -82,7 +120,7 @@ impl WatchHealth {
         self.watch(kind, scope).interrupt(now);
     }
 
-    /// Notes that a watch continues where it had stopped. Returns whether it was failing or being reopened before.
+    /// Notes that a watch continues where it had stopped. Returns whether it was failing, silent or being reopened before.
     pub fn resumed(&mut self, kind: &KindName, scope: &Scope, now: &Now) -> bool {
         self.watch(kind, scope).recover(now)
     }
@@ -173,6 +211,8 @@ impl WatchState {
     }
 
     fn recover(&mut self, now: &Now) -> bool {
+        let was_silent = self.is_silent(now);
+        self.heard = LastEvent(now.mono);
         let was_failing = self.failure.take().is_some();
         if was_failing {
             self.failures.record_recovery(CATCHING_UP, now);
@@ -182,15 +222,24 @@ impl WatchState {
             // An API server that opens it fast also delivers missed events fast.
             self.interruptions.record_recovery(now.mono.saturating_sub(since).min(CATCHING_UP), now);
         }
-        was_failing || interrupted.is_some()
+        was_failing || was_silent || interrupted.is_some()
     }
 
     fn release_blocked_until(&self, now: &Now) -> Duration {
-        if self.failure.as_ref().is_some_and(|failure| !failure.is_transient()) {
+        if self.failure.as_ref().is_some_and(|failure| !failure.is_transient()) && self.interrupted.is_none()
+        {
             return Duration::ZERO;
+        }
+        if self.is_silent(now) {
+            return now.mono + RECHECK;
         }
         let failures = self.failures.release_blocked_until(self.failure.is_some(), now);
         failures.max(self.interruptions.release_blocked_until(self.interrupted.is_some(), now))
+    }
+
+    fn is_silent(&self, now: &Now) -> bool {
+        let open = self.synced && self.failure.is_none() && self.interrupted.is_none();
+        open && now.mono.saturating_sub(self.heard.0) > SILENT_AFTER
     }
 
     fn reported_at(&self) -> Option<Duration> {
@@ -265,7 +314,7 @@ mod tests {
     #[test]
     fn a_kind_that_fails_for_a_moment_blocks_releases_until_it_has_caught_up() {
         let (mut watch_health, kind, scope) = watch_health();
-        watch_health.synced(&kind, &scope, &at(0));
+        watch_health.synced(&kind, &scope, &at(70));
         assert_eq!(watch_health.release_blocked_until("shop", &at(100)), Duration::ZERO);
         watch_health.failing(&kind, &scope, transient(), &at(100));
         assert_eq!(watch_health.release_blocked_until("shop", &at(101)), seconds(130));
@@ -360,6 +409,42 @@ mod tests {
             assert_eq!(watch_health.unseen().count(), 0, "readiness doesn't wait for it");
         }
         assert_eq!(watch_health.release_blocked_until("shop", &at(1)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_kind_that_is_installed_blocks_releases_until_it_was_listed_and_for_thirty_seconds_at_most() {
+        let (mut watch_health, kind, scope) = watch_health();
+        watch_health.unknown(&kind, &Failure::NoSuchKind, &at(1));
+        watch_health.found(&kind, &at(100));
+        assert_eq!(watch_health.release_blocked_until("shop", &at(101)), seconds(130));
+        watch_health.synced(&kind, &scope, &at(102));
+        assert_eq!(watch_health.release_blocked_until("shop", &at(102)), seconds(104), "it catches up");
+        // It is uninstalled and found again and again, and never listed.
+        for found in (200..240).step_by(5) {
+            watch_health.failing(&kind, &scope, Failure::NoSuchKind, &at(found - 1));
+            assert_eq!(watch_health.release_blocked_until("shop", &at(found - 1)), Duration::ZERO);
+            watch_health.found(&kind, &at(found));
+        }
+        assert_eq!(watch_health.release_blocked_until("shop", &at(236)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_watch_that_reports_not_even_bookmarks_blocks_releases_until_it_is_reopened() {
+        let (mut watch_health, kind, scope) = watch_health();
+        watch_health.synced(&kind, &scope, &at(0));
+        assert!(!watch_health.heard(&kind, &scope, &at(60)), "a bookmark");
+        assert_eq!(watch_health.release_blocked_until("shop", &at(135)), Duration::ZERO);
+        assert_eq!(watch_health.release_blocked_until("shop", &at(136)), seconds(137));
+        assert!(watch_health.heard(&kind, &scope, &at(137)), "an event that was late");
+        assert_eq!(watch_health.release_blocked_until("shop", &at(137)), Duration::ZERO);
+        // The runtime opens it again.
+        watch_health.interrupted(&kind, &scope, &at(227));
+        assert!(watch_health.resumed(&kind, &scope, &at(228)));
+        assert_eq!(watch_health.release_blocked_until("shop", &at(228)), seconds(229));
+        // It can't be opened again.
+        watch_health.interrupted(&kind, &scope, &at(318));
+        assert_eq!(watch_health.release_blocked_until("shop", &at(347)), seconds(348));
+        assert_eq!(watch_health.release_blocked_until("shop", &at(349)), Duration::ZERO);
     }
 
     #[test]

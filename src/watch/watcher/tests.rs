@@ -86,6 +86,8 @@ async fn watch_for(seconds: u64, responses: Vec<Response>) -> (Vec<String>, Vec<
         fields: None,
         read: |map: ConfigMap| Some(map.metadata),
         counts: |map| map.metadata.annotations.as_ref().is_some_and(|annotations| !annotations.is_empty()),
+        bookmarks: true,
+        lists_anew: false,
         always_installed: false,
     };
     let events = Arc::new(Mutex::new(Vec::new()));
@@ -101,6 +103,8 @@ async fn watch_for(seconds: u64, responses: Vec<Response>) -> (Vec<String>, Vec<
                     .filter(|name| listed.contains(&NamespacedName::new("shop", *name)));
                 format!("synced {}", names.collect::<Vec<_>>().join(" "))
             }
+            Event::Bookmark(version) => format!("bookmark {version}"),
+            Event::Listed(version) => format!("listed {version}"),
             Event::Interrupted => "interrupted".to_owned(),
             Event::Resumed => "resumed".to_owned(),
             Event::Failing(failure) => format!("failing: {failure}"),
@@ -213,7 +217,8 @@ async fn a_silent_watch_is_opened_again_and_one_with_bookmarks_is_not() {
     let with_bookmarks =
         Response::Slow(0, vec![begin(), (60, bookmark(4)), (60, bookmark(5)), (60, bookmark(6))]);
     let (events, asked) = watch_for(265, vec![with_bookmarks]).await;
-    assert_eq!((events, asked), (vec!["synced ".to_owned()], vec![String::new()]));
+    assert_eq!(events, ["synced ", "bookmark 4", "bookmark 5", "bookmark 6"]);
+    assert_eq!(asked, [""]);
     let silent = || Response::Slow(0, Vec::new());
     let (events, asked) = watch_for(200, vec![Response::Slow(0, vec![begin()]), silent(), silent()]).await;
     assert_eq!(events, ["synced ", "interrupted", "resumed", "interrupted", "resumed"], "it does not fail");

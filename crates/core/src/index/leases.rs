@@ -262,6 +262,12 @@ impl LeaseIndex {
             }
             return change;
         }
+        if !new.status.is_granted() && (old.status.is_granted() || old.status.has_ended()) {
+            // Its status was replaced by that of another lease: it is granted anew.
+            entry.releasing = false;
+            entry.more.change(|more| more.linger_until = None);
+            forget(&mut self.lessor, uid);
+        }
         if self.lessor.lookup(uid).is_none() {
             if new.status.is_granted() {
                 // Just granted: its time runs from now on, a little after the grant.

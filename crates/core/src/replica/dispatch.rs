@@ -155,7 +155,7 @@ impl Replica {
             lease: record.name.clone(),
             uid,
             version,
-            status: status.to_patch(&self.settings.identity, term, record.other_conditions()),
+            status: status.to_patch(uid, &self.settings.identity, term, record.other_conditions()),
             grants: matches!(step, NextStep::Send(LeaseRequest::Grant(_))),
         };
         let set_finalizers = |ours: bool| Request::SetFinalizers {
@@ -205,7 +205,8 @@ impl Replica {
 
     /// Sends a request that fails unless it is answered by `by`.
     pub(super) fn send(&mut self, purpose: Purpose, request: Request, by: Duration, now: &Now) {
-        self.requests.send(purpose, request, by, now, &mut self.out);
+        let known = self.known_version(&request);
+        self.requests.send(purpose, request, by, known, now, &mut self.out);
     }
 }
 

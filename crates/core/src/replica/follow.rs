@@ -57,7 +57,7 @@ impl Replica {
                 }
                 self.set_unseen(source_watch, None, now);
             }
-            Event::Interrupted => {}
+            Event::Bookmark(_) | Event::Listed(_) | Event::Interrupted => {}
             Event::Resumed => drop(self.set_unseen(source_watch, None, now)),
             // Before a lease ends, its source is read, so that a failure that passes does no harm.
             Event::Failing(failure) if failure.is_transient() => {

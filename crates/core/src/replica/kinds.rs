@@ -141,7 +141,10 @@ impl Replica {
             self.enqueue_name(lease, now);
         }
         match found {
-            Ok(found) => tracing::debug!(%kind, version = found.resource.version, "kind found"),
+            Ok(found) => {
+                self.index.watches.found(kind, now);
+                tracing::debug!(%kind, version = found.resource.version, "kind found");
+            }
             Err(failure) => {
                 let is_news = self.index.watches.unknown(kind, &failure, now);
                 if is_news && !matches!(failure, Failure::Unreachable(_)) {

@@ -49,6 +49,7 @@ use crate::{
     leadership::Leadership,
     liveness::Liveness,
     settings::Settings,
+    store_version::{StoreVersion, WentBack},
     watch_health::WatchHealth,
 };
 pub use crate::{output::Output, request::Ticket, work::Work};
@@ -64,6 +65,7 @@ pub struct Replica {
     schedule: Schedule,
     requests: Requests,
     reporting: Reporting,
+    store: StoreVersion,
     /// What the next poll returns.
     out: Output,
 }
@@ -93,6 +95,7 @@ impl Replica {
             schedule: Schedule::new(settings.status_rate),
             requests: Requests::default(),
             reporting: Reporting::default(),
+            store: StoreVersion::default(),
             out: Output::default(),
             settings,
         }
@@ -164,6 +167,11 @@ impl Replica {
     /// What has to be listed before it can act, for users; empty when it is [ready](Self::is_ready).
     pub fn missing(&self) -> Vec<String> {
         self.readiness.missing(&self.index.watches)
+    }
+
+    /// Whether the storage of the API server has gone back to an earlier state. Then this replica has to end, and start anew.
+    pub fn store_went_back(&self) -> Option<WentBack> {
+        self.store.went_back()
     }
 
     /// The leases.

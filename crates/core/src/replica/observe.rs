@@ -20,6 +20,9 @@ use crate::{
 impl Replica {
     /// Applies a watch event.
     pub fn observe(&mut self, observation: Observation, now: &Now) {
+        if let Some(version) = observation.version() {
+            self.store.watched(version);
+        }
         match observation {
             Observation::Lessor(event) => self.observe_lessor(event, now),
             Observation::Lease(scope, event) => self.observe_lease(scope, event, now),
@@ -57,8 +60,13 @@ impl Replica {
                     self.apply_no_lessor(now);
                 }
             }
-            Event::Interrupted | Event::Resumed => {}
-            Event::Failing(failure) => self.readiness.lessor_failed(failure),
+            Event::Listed(version) => self.store.listed(version),
+            Event::Interrupted => self.store.interrupted(),
+            Event::Bookmark(_) | Event::Resumed => {}
+            Event::Failing(failure) => {
+                self.store.interrupted();
+                self.readiness.lessor_failed(failure);
+            }
         }
     }
 
@@ -108,7 +116,7 @@ impl Replica {
                 }
                 self.settle_followers_of_leases(now);
             }
-            Event::Interrupted | Event::Resumed => {}
+            Event::Bookmark(_) | Event::Listed(_) | Event::Interrupted | Event::Resumed => {}
             Event::Failing(failure) => self.readiness.leases_failed(failure),
         }
     }
@@ -167,7 +175,8 @@ impl Replica {
         self.index.leases.stop_time(uid);
         self.warn_once(uid, "AbsurdTerm", || {
             format!(
-                "status.term is {term}, which no primary wrote: the lease can't be ended. Delete it; what is attached to it remains"
+                "status.term is {term}, which no primary wrote: the lease can't be ended. Delete it and create it again: what is \
+                 attached stays, and goes with the new lease of this name"
             )
         });
     }
@@ -181,6 +190,9 @@ impl Replica {
         self.forget_wait(uid);
         self.unlink_follower(uid, &entry.record.name, now);
         self.enqueue_attached(&entry.record.name, now);
+        if entry.record.status.is_granted() && !entry.record.status.has_ended() {
+            self.report_lost(&entry.record);
+        }
     }
 
     /// All leases are known: attachments to others are pending.
@@ -201,7 +213,13 @@ impl Replica {
                 meta.name.as_deref().unwrap_or_default(),
             ),
         };
+        if matches!(event, Event::Applied(_) | Event::Deleted(_) | Event::Bookmark(_))
+            && self.index.watches.heard(&kind.name(), &scope, now)
+        {
+            self.enqueue_lingering(now);
+        }
         match event {
+            Event::Bookmark(_) | Event::Listed(_) => {}
             Event::Applied(meta) => self.apply_object(&id_of(&meta), &meta, now),
             Event::Deleted(meta) => {
                 let version = version_of(meta.resource_version.as_deref()).ok();

@@ -5,11 +5,13 @@ use std::{
     hash::{Hash, Hasher},
 };
 
+use lessor_api::lease::{Attached, FINALIZER};
 use uuid::Uuid;
 
 use super::{Replica, kinds::KindReport};
 use crate::{
     index::attachments::{AttachmentIndex, ObjectId},
+    lease_object::LeaseObject,
     metadata::NamespacedName,
     output::Output,
     user_event::{About, UserEvent},
@@ -71,6 +73,22 @@ impl Replica {
         if self.leadership.is_primary() {
             self.reporting.warn_pending(lease, &self.index.attachments, &mut self.out);
         }
+    }
+
+    /// Warns of a lease that is gone without an end, so that what is attached to it stays.
+    pub(super) fn report_lost(&mut self, record: &LeaseObject) {
+        let attached = self.index.attachments.count(&record.name);
+        if !self.leadership.is_primary()
+            || attached == Attached::default()
+            || !self.index.is_vacant(&record.name)
+        {
+            return;
+        }
+        let note = format!(
+            "deleted without the finalizer {FINALIZER}, so it had no end: {attached} stay, and belong to the next lease of this name"
+        );
+        self.notify(UserEvent::warning(About::Lease(record.name.clone(), record.uid), "Lost", note));
+        self.report_pending(&record.name);
     }
 
     /// Warns of a lease, unless the last warning of it had the same reason.

@@ -66,6 +66,8 @@ pub(super) struct InFlight {
     pub(super) purpose: Purpose,
     pub(super) request: Request,
     pub(super) sent_at: Duration,
+    /// The version in which what it reads was known when it was sent.
+    pub(super) known: ResourceVersion,
     /// Whether the object that it reads or writes was observed to be gone since: an object in its response is an older version.
     pub(super) object_gone: bool,
 }
@@ -86,11 +88,14 @@ impl Requests {
         purpose: Purpose,
         request: Request,
         by: Duration,
+        known: ResourceVersion,
         now: &Now,
         out: &mut Output,
     ) {
         self.last_ticket += 1;
-        let in_flight = InFlight { purpose, request: request.clone(), sent_at: now.mono, object_gone: false };
+        let request_sent = request.clone();
+        let in_flight =
+            InFlight { purpose, request: request_sent, sent_at: now.mono, known, object_gone: false };
         self.in_flight.insert(self.last_ticket, in_flight);
         out.requests.push((self.last_ticket, request, by));
     }

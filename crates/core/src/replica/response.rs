@@ -18,7 +18,7 @@ use crate::{
         attachments::{Hindrance, Object, ObjectId},
         leases::Pending,
     },
-    metadata::{NamespacedName, ResourceVersion},
+    metadata::{NamespacedName, ResourceVersion, version_of},
     metric_event::MetricEvent,
     request::{Request, RequestError, Response},
     user_event::{About, UserEvent},
@@ -31,6 +31,7 @@ impl Replica {
     /// Applies the response to a request.
     pub fn answer(&mut self, ticket: Ticket, response: Response, now: &Now) {
         let Some(request) = self.requests.answered(ticket) else { return };
+        self.compare_versions(&request, &response);
         if let Response::Refused(RequestError::Throttled(wait)) = &response {
             self.requests.throttle(now.mono.saturating_add(wait.unwrap_or(PATIENCE)));
         }
@@ -54,6 +55,31 @@ impl Replica {
             Purpose::Source => self.source_answered(&request, response, now),
         }
         self.follow_role(now);
+    }
+
+    /// The version in which our `Lessor` or a lease is known that this request reads; zero: it isn't, or it is no such read.
+    pub(super) fn known_version(&self, request: &Request) -> ResourceVersion {
+        let known = match request {
+            Request::ReadLessor => self.leadership.lessor().map(|lessor| lessor.version),
+            Request::ReadLease { lease } => {
+                self.index.leases.at(lease).map(|(_, entry)| entry.record.version)
+            }
+            _ => None,
+        };
+        known.unwrap_or_default()
+    }
+
+    /// A read shows whether the storage has gone back. An object that was deleted and made anew has another uid, and a higher
+    /// version all the same.
+    fn compare_versions(&mut self, request: &InFlight, response: &Response) {
+        let found = match (&request.request, response) {
+            (Request::ReadLessor, Response::Lessor(lessor)) => &lessor.metadata.resource_version,
+            (Request::ReadLease { .. }, Response::Lease(lease)) => &lease.metadata.resource_version,
+            _ => return,
+        };
+        if let Ok(found) = version_of(found.as_deref()) {
+            self.store.compare(request.known, found);
+        }
     }
 
     /// The request of a lease was answered: it stays queued for a retry, or waits for nothing until it is enqueued anew.

@@ -18,6 +18,7 @@ impl Replica {
             schedule,
             requests,
             reporting,
+            store,
             out: _,
         } = self;
         index.leases.hash_state(state);
@@ -30,5 +31,6 @@ impl Replica {
         schedule.hash_state(state);
         requests.hash_state(state);
         reporting.hash_state(state);
+        store.hash(state);
     }
 }

@@ -24,6 +24,7 @@ mod ending;
 mod follow;
 mod granting;
 mod leading;
+mod recovery;
 
 const ME: &str = "me_1";
 const UID: &str = "0e2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f10";
