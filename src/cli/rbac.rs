@@ -93,12 +93,13 @@ pub(crate) fn run(args: RbacArgs, mut out: impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// For the election. Rights are bound to the name of the `Lessor`, except for `create`, where RBAC doesn't support names.
+/// For the election. The right to write is bound to the name of the `Lessor`, except for `create`, where RBAC doesn't support
+/// names.
 fn of_lessors(lessor: &str) -> Vec<PolicyRule> {
     let of_name = |rule: PolicyRule| PolicyRule { resource_names: Some(vec![lessor.to_owned()]), ..rule };
     vec![
-        of_name(rule(GROUP, "lessors", &["get", "watch"])),
-        rule(GROUP, "lessors", &["create"]),
+        // The others too: two installations must not serve the same namespace.
+        rule(GROUP, "lessors", &["get", "watch", "create"]),
         of_name(rule(GROUP, "lessors/status", &["patch"])),
     ]
 }

@@ -217,6 +217,8 @@ impl Metrics {
     pub fn observe(&self, observation: &Observation) {
         match observation {
             Observation::Lessor(event) => self.note("lessors.lessor.dev", None, event),
+            // Nothing waits for it.
+            Observation::OtherLessor(_) => {}
             Observation::Lease(scope, event) => self.note("leases.lessor.dev", scope.clone(), event),
             Observation::Object(kind, scope, event) => self.note(&kind.to_string(), scope.clone(), event),
             Observation::Source(source_watch, event) => {

@@ -84,9 +84,6 @@ pub async fn run_with(
     let (sender, observations) = mpsc::channel(OBSERVATIONS);
     let (query_sender, queries) = mpsc::channel(8);
     let mut background = JoinSet::new();
-    for watch in watch::all(&client, &settings, &sender) {
-        background.spawn(watch.map(Ok));
-    }
     let metrics = Metrics::new();
     let (recorder, writing) = EventRecorder::new(client.clone(), &settings, metrics.events());
     background.spawn(writing.map(Ok));
@@ -101,10 +98,31 @@ pub async fn run_with(
             admin::serve(address, state).map(move |served| served.map_err(|e| RunError::Admin(address, e))),
         );
     }
-    let source_watches = SourceWatches::new(client.clone(), sender);
-    let runtime =
-        Runtime::new(client, settings, connectivity, (recorder, metrics), background, source_watches);
+    let watches = Watches::new(client.clone(), settings.clone(), sender);
+    let mut runtime = Runtime::new(client, settings, connectivity, (recorder, metrics), background, watches);
+    runtime.watches.open();
     runtime.run(observations, queries, stop).await
+}
+
+/// All watches. None of them ends by itself.
+struct Watches {
+    client: Client,
+    settings: Settings,
+    sender: mpsc::Sender<Observation>,
+    tasks: JoinSet<()>,
+    sources: SourceWatches,
+}
+
+impl Watches {
+    fn new(client: Client, settings: Settings, sender: mpsc::Sender<Observation>) -> Self {
+        let sources = SourceWatches::new(client.clone(), sender.clone());
+        Self { client, settings, sender, tasks: JoinSet::new(), sources }
+    }
+
+    /// Opens all watches but those of sources, in place of those that are open.
+    fn open(&mut self) {
+        self.tasks = watch::all(&self.client, &self.settings, &self.sender).into_iter().collect();
+    }
 }
 
 struct Runtime {
@@ -113,9 +131,9 @@ struct Runtime {
     requests: RequestsInFlight,
     recorder: EventRecorder,
     metrics: Metrics,
-    /// Watches and the like. None of them ends by itself.
+    /// None of these tasks ends by itself.
     background: JoinSet<Result<(), RunError>>,
-    source_watches: SourceWatches,
+    watches: Watches,
 }
 
 impl Runtime {
@@ -125,7 +143,7 @@ impl Runtime {
         connectivity: Connectivity,
         (recorder, metrics): (EventRecorder, Metrics),
         background: JoinSet<Result<(), RunError>>,
-        source_watches: SourceWatches,
+        watches: Watches,
     ) -> Self {
         let api = ApiClient::new(client, settings.lessor.clone());
         Self {
@@ -135,7 +153,7 @@ impl Runtime {
             recorder,
             metrics,
             background,
-            source_watches,
+            watches,
         }
     }
 
@@ -203,7 +221,11 @@ impl Runtime {
                     ended.map_err(RunError::Task)??;
                     return Err(RunError::Ended);
                 }
-                Some(ended) = self.source_watches.ended() => {
+                Some(ended) = self.watches.tasks.join_next() => {
+                    ended.map_err(RunError::Task)?;
+                    return Err(RunError::Ended);
+                }
+                Some(ended) = self.watches.sources.ended() => {
                     ended.map_err(RunError::Task)?;
                     return Err(RunError::Ended);
                 }
@@ -224,7 +246,10 @@ impl Runtime {
         if !output.hold.is_zero() {
             self.connectivity.credit_pause(output.hold);
         }
-        for closed in output.source_watches.into_iter().flat_map(|wanted| self.source_watches.set(wanted)) {
+        if output.relist {
+            self.watches.open();
+        }
+        for closed in output.source_watches.into_iter().flat_map(|wanted| self.watches.sources.set(wanted)) {
             self.metrics.forget(&closed);
         }
         for metric_event in output.metric_events {
@@ -260,8 +285,8 @@ mod tests {
         let mut background = JoinSet::new();
         background.spawn(task);
         let (sender, observations) = mpsc::channel(1);
-        let sources = SourceWatches::new(client.clone(), sender);
-        let runtime = Runtime::new(client, settings, connectivity, (recorder, metrics), background, sources);
+        let watches = Watches::new(client.clone(), settings.clone(), sender);
+        let runtime = Runtime::new(client, settings, connectivity, (recorder, metrics), background, watches);
         let (_query_sender, queries) = mpsc::channel(1);
         runtime.run(observations, queries, pending()).await
     }

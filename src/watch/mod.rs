@@ -31,12 +31,14 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// A watch that is kept open for as long as the replica runs.
 pub type EndlessWatch = BoxFuture<'static, ()>;
 
-/// All watches of a replica: of its `Lessor`, of leases, and of each attachable kind. The watches of
+/// All watches of a replica: of its `Lessor` and of others, of leases, and of each attachable kind. The watches of
 /// [sources](source_watches) come and go.
 pub fn all(client: &Client, settings: &Settings, sender: &mpsc::Sender<Observation>) -> Vec<EndlessWatch> {
     let lessor = Some(format!("metadata.name={}", settings.lessor));
     let lessors = watch_own(Api::all(client.clone()), lessor, sender.clone(), Observation::Lessor);
-    let mut watches = vec![lessors.boxed()];
+    let others = Some(format!("metadata.name!={}", settings.lessor));
+    let others = watch_own(Api::all(client.clone()), others, sender.clone(), Observation::OtherLessor);
+    let mut watches = vec![lessors.boxed(), others.boxed()];
     for scope in settings.scopes() {
         let leases = match &scope {
             None => Api::all(client.clone()),

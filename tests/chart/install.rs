@@ -2,11 +2,11 @@
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::{Api, api::ListParams};
-use lessor_api::Lease;
+use lessor_api::{Lease, Lessor};
 use lessor_kit::trial;
 use serde_json::json;
 
-use crate::release::{Alone, Release, ask, quick, until};
+use crate::release::{Alone, CHART, Release, ask, quick, success, until};
 
 #[trial(long)]
 async fn a_fresh_install_serves_the_whole_cluster_and_its_own_test_passes() {
@@ -50,6 +50,62 @@ async fn a_release_for_two_namespaces_serves_both_and_may_nothing_elsewhere() {
     assert!(is_forbidden(elsewhere.delete("any", &Default::default()).await));
     assert!(is_forbidden(Api::<Lease>::all(client).list(&ListParams::default()).await));
     drop(operator);
+}
+
+/// Each names its namespaces in its Lessor, and the one that names a namespace serves it.
+#[trial(long)]
+async fn of_two_installations_that_overlap_one_leaves_the_namespace_to_the_other() {
+    let cluster = Alone::new().await;
+    let values = json!({"settings": quick("default"), "exceptNamespaces": ["team-a"]});
+    let everywhere = Release::install(&cluster, "lessor", "install-3", values).await;
+    let operator = everywhere.primary().await;
+    let mut settings = quick("team-a");
+    settings["lessor"] = json!("team-a");
+    let values = json!({"settings": settings, "watchNamespaces": ["team-a"], "crds": {"enabled": false}});
+    let team = Release::install(&cluster, "team", "team-a", values).await;
+    let teams = team.primary().await;
+
+    let lessors: Api<Lessor> = Api::all(everywhere.client.clone());
+    let served = async |status: &str| {
+        until(&format!("its condition is {status}"), async || {
+            let lessor = lessors.get("default").await.expect("a lessor").status?;
+            let found = lessor.conditions.into_iter().find(|found| found.type_ == "NamespacesServed")?;
+            (found.status == status).then_some(found.message)
+        })
+        .await
+    };
+    let message = served("False").await;
+    assert!(message.contains("team-a: left to the installation of the Lessor team-a"), "{message}");
+    assert!(
+        operator.log().contains("another installation serves namespaces of this one"),
+        "{}",
+        operator.log()
+    );
+    // Each serves what is its own.
+    let by = |lease: Lease| lease.status.and_then(|status| status.primary).unwrap_or_default();
+    let (here, there) = (
+        everywhere.granted("here", json!({"ttlSeconds": 600})).await,
+        team.granted("there", json!({"ttlSeconds": 600})).await,
+    );
+    assert_ne!(by(here), by(there));
+    for name in ["short-1", "short-2", "short-3"] {
+        team.map(name, json!({"lessor.dev/lease": name}), &["a"]).await;
+        team.granted(name, json!({"ttlSeconds": 1})).await;
+        team.wait_map_gone(name).await;
+        team.wait_gone(name).await;
+    }
+    let elsewhere = everywhere.audit().await.filter(|entry| entry.namespace == "team-a" && entry.code < 300);
+    let writes = elsewhere.filter(|entry| !["get", "list", "watch"].contains(&&*entry.verb));
+    assert!(writes.is_empty(), "it was left alone: {}", writes[0]);
+
+    // The other is removed with its Lessor: what it served is served again.
+    teams.stop().await.expect("an end");
+    success(team.helm("uninstall", &["--no-hooks"]).await);
+    lessors.delete("team-a", &Default::default()).await.expect("a deletion");
+    success(everywhere.helm("upgrade", &[CHART, "--set-json", "exceptNamespaces=[]"]).await);
+    served("True").await;
+    team.leases().delete("there", &Default::default()).await.expect("a deletion");
+    team.wait_gone("there").await;
 }
 
 /// In a dry run, where nothing goes, its own test passes too.

@@ -655,7 +655,7 @@ impl World {
             query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
         };
         let from: u64 = parameter("resourceVersion").and_then(|from| from.parse().ok()).unwrap_or_default();
-        // The only selector that is used.
+        // The only selectors that are used are a name, and all but one name: of other Lessors there are none here.
         let name = parameter("fieldSelector")
             .map(|fields| fields.replace("%3D", "=").trim_start_matches("metadata.name=").to_owned());
         let (pieces, receiver) = mpsc::unbounded_channel();

@@ -18,6 +18,12 @@ use super::{lease::TERM_MESSAGE, rules::TERM_RULE};
 /// The condition that is True while every kind in `--attachable` can be attached.
 pub const KINDS_READY: &str = "KindsReady";
 
+/// The condition that is False while namespaces of this installation are left to another one.
+pub const NAMESPACES_SERVED: &str = "NamespacesServed";
+
+/// Stands for all namespaces in [`LessorStatus::namespaces`].
+pub const ALL_NAMESPACES: &str = "*";
+
 /// Empty: the operator creates the `Lessor`, and writes only its status.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(KubeSchema))]
@@ -107,6 +113,13 @@ pub struct LessorStatus {
     /// The number of leases at the last write of this status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases: Option<i64>,
+
+    /// The namespaces that this installation serves; `*` stands for all. Of installations that overlap, one that names a
+    /// namespace serves it rather than one for all, and among equals the one with the older Lessor. Delete the Lessor of an
+    /// installation that is gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 10_000)))]
+    pub namespaces: Vec<String>,
 
     /// The version of the operator that is, or last was, primary.
     #[serde(default, skip_serializing_if = "Option::is_none")]

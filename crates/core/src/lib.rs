@@ -59,6 +59,7 @@ pub mod metric_event;
 pub mod metrics_snapshot;
 pub mod observation;
 pub mod output;
+pub mod overlap;
 pub mod replica;
 pub mod request;
 pub mod settings;

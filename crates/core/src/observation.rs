@@ -20,6 +20,8 @@ pub type Scope = Option<Arc<str>>;
 pub enum Observation {
     /// On our `Lessor`.
     Lessor(Event<Lessor>),
+    /// On the `Lessor`s of other installations.
+    OtherLessor(Event<Lessor>),
     /// On the leases in a scope.
     Lease(Scope, Event<Lease>),
     /// On an attachable kind: the API server serves it, in this version, or discovery fails.

@@ -22,6 +22,8 @@ pub struct Output {
     pub metric_events: Vec<MetricEvent>,
     /// Add this to the pause of lease time: the API server could not write for so long, as the primary found.
     pub hold: Duration,
+    /// Open all watches anew, with whole lists: namespaces are served again that had been left to another installation.
+    pub relist: bool,
     /// Watch these for sources from now on, and no others; `None`: the set hasn't changed.
     pub source_watches: Option<BTreeSet<SourceWatch>>,
 }

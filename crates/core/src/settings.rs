@@ -2,6 +2,8 @@
 
 use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
 
+use lessor_api::lessor::ALL_NAMESPACES;
+
 use crate::{api_seconds::seconds, attachable::Attachable, index::sources::SourceKind, watch_health::Scope};
 
 /// The settings of a replica.
@@ -74,6 +76,14 @@ impl Settings {
     /// The TTL that is granted for so many seconds.
     pub fn granted_ttl(&self, asked: i64) -> Duration {
         seconds(asked).max(self.min_ttl).min(self.max_ttl)
+    }
+
+    /// The namespaces as the `Lessor` names them.
+    pub fn published_namespaces(&self) -> Vec<String> {
+        match self.namespaces.is_empty() {
+            true => vec![ALL_NAMESPACES.to_owned()],
+            false => self.namespaces.clone(),
+        }
     }
 
     /// Where leases and objects are watched.

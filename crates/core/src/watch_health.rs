@@ -120,6 +120,13 @@ impl WatchHealth {
         self.watch(kind, scope).interrupt(now);
     }
 
+    /// Notes that all watches are being opened anew.
+    pub fn all_interrupted(&mut self, now: &Now) {
+        for watch in self.kinds.values_mut().flat_map(BTreeMap::values_mut) {
+            watch.interrupt(now);
+        }
+    }
+
     /// Notes that a watch continues where it had stopped. Returns whether it was failing, silent or being reopened before.
     pub fn resumed(&mut self, kind: &KindName, scope: &Scope, now: &Now) -> bool {
         self.watch(kind, scope).recover(now)

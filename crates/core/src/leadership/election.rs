@@ -134,6 +134,8 @@ enum Stage {
 #[derive(Clone, Debug)]
 pub struct Election {
     identity: String,
+    /// The namespaces of this installation, as they are published.
+    namespaces: Vec<String>,
     known: Option<Known>,
     stage: Stage,
     /// The term of the claim in flight.
@@ -145,7 +147,19 @@ pub struct Election {
 impl Election {
     /// Elections under this name.
     pub fn new(identity: impl Into<String>) -> Self {
-        Self { identity: identity.into(), known: None, stage: Stage::Idle, claiming: 0, conflict_at: None }
+        Self {
+            identity: identity.into(),
+            namespaces: Vec::new(),
+            known: None,
+            stage: Stage::Idle,
+            claiming: 0,
+            conflict_at: None,
+        }
+    }
+
+    /// Publishes the namespaces of this installation with each claim.
+    pub fn serving(self, namespaces: Vec<String>) -> Self {
+        Self { namespaces, ..self }
     }
 
     /// The `Lessor` as last observed.
@@ -305,6 +319,7 @@ impl Election {
             proved_time: None,
             transitions: Some(known.status.transitions.unwrap_or_default().saturating_add(1)),
             version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            namespaces: self.namespaces.clone(),
             ..statement.in_status(known)
         };
         ElectionStep::Send(Request::WriteLessor {
@@ -329,6 +344,7 @@ impl Election {
         let status = LessorStatus {
             term: Some(term),
             proved_time: Some(time::micro(statement.at)),
+            namespaces: self.namespaces.clone(),
             ..statement.in_status(known)
         };
         ElectionStep::Send(Request::WriteLessor {
@@ -359,6 +375,7 @@ fn patch(status: &LessorStatus, primary: Option<&str>) -> Value {
         "pausedMilliseconds": status.paused_milliseconds,
         "leases": status.leases,
         "version": status.version,
+        "namespaces": status.namespaces,
     })
 }
 

@@ -71,11 +71,11 @@ pub struct LessorChange {
 }
 
 impl Leadership {
-    /// A replica that has observed nothing yet, under this name.
-    pub fn new(identity: &str, config: writer_lease::Config) -> Self {
+    /// A replica that has observed nothing yet, under this name, of an installation that serves these namespaces.
+    pub fn new(identity: &str, namespaces: Vec<String>, config: writer_lease::Config) -> Self {
         Self {
             writer: WriterLease::new(config),
-            election: Election::new(identity),
+            election: Election::new(identity).serving(namespaces),
             term: None,
             refusal: None,
             lessor_crd_missing: false,

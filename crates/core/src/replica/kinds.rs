@@ -17,7 +17,7 @@ use k8s_openapi::{
 use lessor_api::lessor::KINDS_READY;
 use serde_json::json;
 
-use super::{Replica, index::Index, requests::Purpose};
+use super::{Replica, index::Index, overlap, requests::Purpose};
 use crate::{
     clocks::Now,
     index::attachments::{AttachmentIndex, Hindrance, Object, ObjectId},
@@ -34,7 +34,7 @@ const WRITE_INTERVAL: Duration = Duration::from_secs(5);
 /// The reason of a [`Hindrance`] by a missing right.
 pub(super) const FORBIDDEN: &str = "Forbidden";
 
-/// What the primary reports of kinds.
+/// What the primary reports of kinds, and of other installations.
 #[derive(Clone, Debug, Hash, Default)]
 pub(super) struct KindReport {
     in_flight: bool,
@@ -56,6 +56,11 @@ struct Problem {
 }
 
 impl KindReport {
+    /// The conditions are to be written again, from this time on.
+    pub(super) fn write_again(&mut self, not_before: Duration) {
+        self.not_before = not_before;
+    }
+
     /// The operator may not remove this object.
     pub(super) fn removal_forbidden(&mut self, id: &ObjectId) {
         self.forbidden.entry(id.kind.name()).or_default().insert(id.clone());
@@ -182,7 +187,7 @@ impl Replica {
         not_before.into_iter().chain(self.index.watches.problems_change_at(now.mono)).min()
     }
 
-    /// Brings the condition of the `Lessor` up to date.
+    /// Brings the conditions of the `Lessor` up to date.
     pub(super) fn report_kinds(&mut self, now: &Now) {
         let report = &mut self.reporting.kinds;
         if !self.leadership.is_primary()
@@ -200,18 +205,16 @@ impl Replica {
         let published = conditions.iter().find(|condition| condition.type_ == KINDS_READY);
         report.notify(&problems, published, &mut self.out);
         let Some(lessor) = lessor.filter(|_| !self.leadership.is_electing()) else { return };
-        if problems.is_empty() && published.is_none_or(|published| published.status == "True") {
+        let mut conditions = conditions.to_vec();
+        let kinds_changed = publish(&mut conditions, condition(&problems, now.wall));
+        let overlap = overlap::condition(&self.overlap, now.wall);
+        let overlap_changed = publish(&mut conditions, overlap.clone());
+        if !kinds_changed && !overlap_changed {
             return;
         }
-        let mut wanted = condition(&problems, now.wall);
-        if let Some(published) = published.filter(|published| published.status == wanted.status) {
-            if published.reason == wanted.reason && published.message == wanted.message {
-                return;
-            }
-            wanted.last_transition_time = published.last_transition_time.clone();
+        if overlap_changed && overlap.status == "False" {
+            self.out.user_events.push(UserEvent::warning(About::Lessor, "Overlap", overlap.message));
         }
-        let others = conditions.iter().filter(|condition| condition.type_ != KINDS_READY);
-        let conditions: Vec<Condition> = others.cloned().chain([wanted]).collect();
         let status = json!({"conditions": conditions});
         let request = Request::WriteLessor { version: lessor.version, status };
         report.in_flight = true;
@@ -250,6 +253,25 @@ impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.kind, self.summary)
     }
+}
+
+/// Puts a condition in the place of the published one of its type. Returns whether that changes anything.
+fn publish(conditions: &mut Vec<Condition>, mut wanted: Condition) -> bool {
+    let Some(published) = conditions.iter_mut().find(|published| published.type_ == wanted.type_) else {
+        // Without a problem so far, there is nothing to publish.
+        let is_news = wanted.status != "True";
+        conditions.extend(is_news.then_some(wanted));
+        return is_news;
+    };
+    if published.status == wanted.status {
+        if wanted.status == "True" || published.reason == wanted.reason && published.message == wanted.message
+        {
+            return false;
+        }
+        wanted.last_transition_time = published.last_transition_time.clone();
+    }
+    *published = wanted;
+    true
 }
 
 fn condition(problems: &[Problem], now: Timestamp) -> Condition {

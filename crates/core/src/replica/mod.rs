@@ -21,6 +21,7 @@ mod follow;
 mod index;
 mod kinds;
 mod observe;
+mod overlap;
 mod readiness;
 mod removals;
 mod reporting;
@@ -48,6 +49,7 @@ use crate::{
     },
     leadership::Leadership,
     liveness::Liveness,
+    overlap::Overlap,
     settings::Settings,
     store_version::{StoreVersion, WentBack},
     watch_health::WatchHealth,
@@ -65,6 +67,7 @@ pub struct Replica {
     schedule: Schedule,
     requests: Requests,
     reporting: Reporting,
+    overlap: Overlap,
     store: StoreVersion,
     /// What the next poll returns.
     out: Output,
@@ -84,7 +87,7 @@ impl Replica {
         };
         Self {
             readiness: Readiness::new(scopes),
-            leadership: Leadership::new(&settings.identity, writer_lease),
+            leadership: Leadership::new(&settings.identity, settings.published_namespaces(), writer_lease),
             liveness: Liveness::default(),
             index: Index {
                 leases: LeaseIndex::new(&settings),
@@ -95,6 +98,7 @@ impl Replica {
             schedule: Schedule::new(settings.status_rate),
             requests: Requests::default(),
             reporting: Reporting::default(),
+            overlap: Overlap::new(&settings),
             store: StoreVersion::default(),
             out: Output::default(),
             settings,

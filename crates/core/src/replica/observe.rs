@@ -25,6 +25,7 @@ impl Replica {
         }
         match observation {
             Observation::Lessor(event) => self.observe_lessor(event, now),
+            Observation::OtherLessor(event) => self.observe_other_lessor(event, now),
             Observation::Lease(scope, event) => self.observe_lease(scope, event, now),
             Observation::Kind(kind, found) => self.observe_kind(&kind, found, now),
             Observation::Object(kind, scope, event) => self.observe_object(&kind, scope, event, now),
@@ -72,6 +73,7 @@ impl Replica {
 
     /// Applies a version of the `Lessor`, from a watch or a response.
     pub(super) fn apply_lessor(&mut self, lessor: &Lessor, now: &Now) {
+        self.rank_own_lessor(lessor, now);
         let Some(change) = self.leadership.observe_lessor(lessor, now.mono) else { return };
         if let Some(known) = self.leadership.lessor() {
             self.out.hold += self.liveness.observe_lessor(known, change.is_own, now);
@@ -130,6 +132,9 @@ impl Replica {
                 return;
             }
         };
+        if self.is_left(&record.name.namespace) {
+            return;
+        }
         let (uid, name, version, term) =
             (record.uid, record.name.clone(), record.version, record.status.term);
         let released = |entry: &Entry| entry.record.status.has_ended().then(|| entry.is_released());
@@ -259,6 +264,9 @@ impl Replica {
 
     /// Applies a version of an object, from a watch or a response.
     pub(super) fn apply_object(&mut self, id: &ObjectId, meta: &ObjectMeta, now: &Now) {
+        if self.is_left(&id.name.namespace) {
+            return;
+        }
         let was_due = !self.leadership.is_primary() && self.removal(id).is_some();
         let applied = match self.index.attachments.apply(id, meta) {
             Ok(applied) => applied,

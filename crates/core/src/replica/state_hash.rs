@@ -18,6 +18,7 @@ impl Replica {
             schedule,
             requests,
             reporting,
+            overlap,
             store,
             out: _,
         } = self;
@@ -25,6 +26,7 @@ impl Replica {
         index.attachments.hash_state(state);
         index.sources.hash_state(state);
         index.watches.hash(state);
+        overlap.hash(state);
         readiness.hash_state(state);
         leadership.hash_state(state);
         liveness.hash(state);

@@ -24,6 +24,7 @@ mod ending;
 mod follow;
 mod granting;
 mod leading;
+mod overlap;
 mod recovery;
 
 const ME: &str = "me_1";
@@ -44,6 +45,8 @@ pub(super) struct Play {
     /// What was asked and not answered yet.
     pub(super) asked: Vec<(Ticket, Request)>,
     user_events: Vec<UserEvent>,
+    /// Whether whole lists were asked for.
+    relisted: bool,
 }
 
 impl Play {
@@ -60,6 +63,7 @@ impl Play {
             version: 0,
             asked: Vec::new(),
             user_events: Vec::new(),
+            relisted: false,
         };
         play.observe(Observation::Object(kind, None, Event::Synced(Default::default())));
         play.observe(Observation::Lease(None, Event::Synced(Default::default())));
@@ -116,6 +120,7 @@ impl Play {
     fn poll(&mut self) {
         let output = self.replica.poll(&self.now());
         self.held += output.hold;
+        self.relisted |= output.relist;
         self.asked.retain(|(ticket, _)| !output.cancelled.contains(ticket));
         self.asked.extend(output.requests.into_iter().map(|(ticket, request, _)| (ticket, request)));
         self.user_events.extend(output.user_events);
