@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use k8s_openapi::jiff::Timestamp;
-use kube::api::DeleteParams;
+use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
+use kube::{Api, api::DeleteParams};
 use lessor_api::Lease;
 use lessor_kit::{
     history::{Spread, Write},
@@ -117,7 +117,7 @@ async fn a_pod_that_has_succeeded_or_failed_is_over() {
 async fn a_pod_on_a_dead_node_keeps_a_lease_alive_for_a_minute_after_its_grace_period() {
     let world = World::new("deadnode").await;
     let pods = Pods::of(&world).await;
-    pods.create_on_dead_node("web").await;
+    pods.create_on_dead_node("web", &world).await;
     let _operator = world.primary(&ALL).await;
     followed(&world, "runs-out", 5, pod("web")).await;
     followed(&world, "at-once", 600, json!({"pod": {"name": "web", "onLoss": "End"}})).await;
@@ -136,6 +136,8 @@ async fn a_pod_on_a_dead_node_keeps_a_lease_alive_for_a_minute_after_its_grace_p
     let pod = pods.0.get("web").await.expect("the Pod is there still");
     assert!(pod.metadata.deletion_timestamp.is_some());
     check(&world);
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    nodes.delete(&world.namespace, &DeleteParams::default()).await.expect("a deletion");
 }
 
 #[trial]

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::{
     api::{
         coordination::v1::Lease as Coordination,
-        core::v1::{Pod, ServiceAccount},
+        core::v1::{Node, Pod, ServiceAccount},
     },
     jiff::{SignedDuration, Timestamp},
 };
@@ -140,9 +140,13 @@ impl Pods {
         self.create_with(name, json!({})).await
     }
 
-    /// Makes a Pod on a node that is dead: it terminates for ever.
-    pub(crate) async fn create_on_dead_node(&self, name: &str) -> String {
-        self.create_with(name, json!({"nodeName": "dead", "terminationGracePeriodSeconds": 1})).await
+    /// Makes a Pod on a node that is dead: it terminates for ever. Without its Node it would be collected.
+    pub(crate) async fn create_on_dead_node(&self, name: &str, world: &World) -> String {
+        let nodes: Api<Node> = Api::all(world.client.clone());
+        let node = json!({"metadata": {"name": world.namespace}});
+        let node = serde_json::from_value(node).expect("a node");
+        nodes.create(&PostParams::default(), &node).await.expect("a node");
+        self.create_with(name, json!({"nodeName": world.namespace, "terminationGracePeriodSeconds": 1})).await
     }
 
     async fn create_with(&self, name: &str, more: Value) -> String {
