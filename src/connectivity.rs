@@ -5,6 +5,7 @@
 //! served by an aggregated API server, whose outages keep no holder from renewing, so they don't count.
 
 pub mod outage;
+mod transport;
 
 use std::{
     fmt, mem,
@@ -48,7 +49,10 @@ pub fn client(mut config: Config, connectivity: &Connectivity) -> kube::Result<C
     config.default_retry = false;
     // kube sends no user agent, and audit logs should name the operator.
     config.headers.push((USER_AGENT, HeaderValue::from_static(AGENT)));
-    Ok(ClientBuilder::try_from(config)?.with_layer(connectivity).build())
+    if config.proxy_url.is_some() {
+        return Ok(ClientBuilder::try_from(config)?.with_layer(connectivity).build());
+    }
+    Ok(Client::new(connectivity.layer(transport::direct(&config)?), config.default_namespace))
 }
 
 /// The clocks of a replica, and how the API server responds. Clones share them.

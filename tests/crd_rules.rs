@@ -132,6 +132,21 @@ async fn an_end_once_committed_never_changes() {
     merge_status(&leases, json!({"status": {"attached": {"objects": 0}}})).await.unwrap();
 }
 
+/// As the operator replaces a status that a backup tool has restored.
+#[tokio::test]
+async fn the_status_of_another_lease_is_replaced_and_the_own_one_is_final_again() {
+    let leases = leases().await;
+    let of = |uid: &str, status| LeaseStatus { lease_uid: Some(uid.to_owned()), ..status };
+    let lease = create(&leases, of("other", ended(9))).await;
+    let lease = replace_status(&leases, &lease, Some(of("own", ended(2)))).await.unwrap();
+    let answer = refused(replace_status(&leases, &lease, Some(of("own", granted(1)))).await);
+    assert!(answer.contains("status.term never decreases"), "{answer}");
+    assert!(answer.contains("status.endTime, once set, never changes"), "{answer}");
+    // Nor by leaving the uid out.
+    refused(replace_status(&leases, &lease, Some(granted(1))).await);
+    refused(replace_status(&leases, &lease, None).await);
+}
+
 #[tokio::test]
 async fn a_status_dropped_as_a_whole_is_refused() {
     let leases = leases().await;

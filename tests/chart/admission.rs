@@ -2,7 +2,7 @@
 
 use kube::{
     Api,
-    api::{Patch, PatchParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use lessor_api::{Lease, Lessor, lease::FINALIZER};
 use lessor_kit::trial;
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::release::{Release, until};
 
 #[trial]
-async fn a_lease_has_its_finalizer_from_its_creation_on() {
+async fn a_lease_has_its_finalizer_from_its_creation_on_and_keeps_it() {
     let release = Release::in_namespaces("finalizer").await;
     // No operator runs: it's the server that sets it, as soon as it has seen the policy.
     until("the policy is in force", async || {
@@ -29,6 +29,25 @@ async fn a_lease_has_its_finalizer_from_its_creation_on() {
     let mut finalizers = made.metadata.finalizers.expect("finalizers");
     finalizers.sort();
     assert_eq!(finalizers, ["example.com/other", FINALIZER]);
+
+    // A write that would drop it keeps it. One as `lessor detach-finalizers` sends it takes it away.
+    let mut replaced = release.leases().get("kept").await.expect("a lease");
+    replaced.metadata.finalizers = None;
+    let replaced =
+        release.leases().replace("kept", &PostParams::default(), &replaced).await.expect("a lease");
+    assert_eq!(replaced.metadata.finalizers, Some(vec![FINALIZER.to_owned()]));
+    let none = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    let kept = release.leases().patch("kept", &PatchParams::default(), &none).await.expect("a lease");
+    assert_eq!(kept.metadata.finalizers, Some(vec![FINALIZER.to_owned()]));
+    let detach = PatchParams { field_manager: Some("lessor".to_owned()), ..PatchParams::default() };
+    let detached = release.leases().patch("kept", &detach, &none).await.expect("a lease");
+    assert_eq!(detached.metadata.finalizers, None);
+
+    // A lease that is being deleted loses it, whoever takes it away.
+    release.lease("deleted", json!({"ttlSeconds": 1})).await;
+    release.leases().delete("deleted", &DeleteParams::default()).await.expect("a deletion");
+    release.leases().patch("deleted", &PatchParams::default(), &none).await.expect("a lease");
+    assert!(release.leases().get_opt("deleted").await.expect("an answer").is_none());
 
     // And the operator then needs one request less: its first write is the grant.
     let operator = release.primary().await;

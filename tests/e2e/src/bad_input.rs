@@ -1,6 +1,6 @@
 //! Bad input gets a clear answer on the object that has it, touches nothing else, and delays nobody.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use k8s_openapi::api::{core::v1::ConfigMap, events::v1::Event};
 use kube::api::{Patch, PatchParams};
@@ -186,6 +186,33 @@ async fn a_ttl_of_285_years_is_granted_and_delays_no_other_lease() {
     world.change("long", json!({"ttlSeconds": 1})).await.expect("a renewal");
     world.wait_gone("long").await;
     world.assert_punctual("long");
+}
+
+/// As a backup tool leaves it that restores the status, too, in another cluster.
+#[trial]
+async fn a_lease_with_the_status_of_another_cluster_is_granted_anew_and_ends_with_what_is_attached() {
+    let world = World::new("foreign").await;
+    // It judges by what is written, and nothing of this was granted here.
+    world.checks_itself.store(false, Ordering::Relaxed);
+    let _operator = world.primary(&[]).await;
+    world.config_map("attached", json!({"lessor.dev/lease": "lease"}), &["a"]).await;
+    let lease = world.granted("lease", json!({"ttlSeconds": 4})).await;
+    let token = lease.status.expect("its status").fencing_token;
+    let foreign = json!({"status": {
+        "leaseUID": "00000000-0000-4000-8000-000000000001", "term": 1_000_000_000_000_u64, "primary": "elsewhere",
+        "endTime": "2026-01-31T12:00:00.000000Z",
+    }});
+    let restored =
+        world.leases().patch_status("lease", &holder(), &Patch::Merge(foreign)).await.expect("a patch");
+    let ended = restored.status.expect("its status").end_time;
+    assert!(ended.is_some());
+    let granted = world.wait_lease("lease", "is granted anew", Lease::is_granted).await;
+    let status = granted.status.expect("its status");
+    assert_eq!((status.end_time, status.lease_uid), (None, granted.metadata.uid));
+    assert!(status.fencing_token > token);
+    assert!(world.config_maps().get_opt("attached").await.expect("an answer").is_some());
+    world.wait_map_gone("attached").await;
+    world.wait_gone("lease").await;
 }
 
 #[trial]

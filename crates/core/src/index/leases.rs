@@ -56,6 +56,8 @@ pub struct More {
     pub granted_by: Option<i64>,
     /// Until when it lingers after its end.
     pub linger_until: Option<Duration>,
+    /// Whether its end is known from a response alone. The watch may be behind, and so may be those of attached kinds.
+    pub end_unseen: bool,
     /// Since when its next step is due.
     pub due: Option<Duration>,
     /// Since when what it follows has been asked for, one request after the other, to see whether it may end.
@@ -114,9 +116,11 @@ impl Entry {
         self.more.get()?.granted_by
     }
 
-    /// See [`More::linger_until`].
+    /// See [`More::linger_until`]. It counts from when the watch shows the end, unless that takes very long.
     pub fn linger_until(&self) -> Duration {
-        self.more.get().and_then(|more| more.linger_until).unwrap_or_default()
+        let Some(more) = self.more.get() else { return Duration::ZERO };
+        let late = if more.end_unseen { LATE_WATCH } else { Duration::ZERO };
+        more.linger_until.map_or(Duration::ZERO, |until| until.saturating_add(late))
     }
 
     /// See [`More::due`].
@@ -257,7 +261,10 @@ impl LeaseIndex {
             let releasing = std::mem::take(&mut entry.releasing);
             change.released = old.status.released() != new.status.released() || releasing;
             if change.ended {
-                entry.more.change(|more| more.linger_until = Some(now.mono.saturating_add(settings.linger)));
+                entry.more.change(|more| {
+                    more.linger_until = Some(now.mono.saturating_add(settings.linger));
+                    more.end_unseen = true;
+                });
                 forget(&mut self.lessor, uid);
             }
             return change;
@@ -265,7 +272,10 @@ impl LeaseIndex {
         if !new.status.is_granted() && (old.status.is_granted() || old.status.has_ended()) {
             // Its status was replaced by that of another lease: it is granted anew.
             entry.releasing = false;
-            entry.more.change(|more| more.linger_until = None);
+            entry.more.change(|more| {
+                more.linger_until = None;
+                more.end_unseen = false;
+            });
             forget(&mut self.lessor, uid);
         }
         if self.lessor.lookup(uid).is_none() {
@@ -344,6 +354,19 @@ impl LeaseIndex {
         };
         self.entries.insert(uid, Box::new(entry));
         Change { new: true, ended, ..Change::default() }
+    }
+
+    /// The watch has shown that a lease has ended: from now on it lingers. Returns whether only a response had shown that before.
+    pub fn end_seen(&mut self, uid: Uuid, now: &Now, settings: &Settings) -> bool {
+        let Some(entry) = self.entries.get_mut(&uid) else { return false };
+        if !entry.more.get().is_some_and(|more| more.end_unseen) {
+            return false;
+        }
+        entry.more.change(|more| {
+            more.linger_until = Some(now.mono.saturating_add(settings.linger));
+            more.end_unseen = false;
+        });
+        true
     }
 
     /// Takes in a heartbeat of the source that a lease follows, `age` ago: its TTL counts from there, unless it counts from later already.
@@ -617,6 +640,8 @@ impl LeaseIndex {
     }
 }
 
+/// For so long a release waits for a watch that doesn't show the end of its lease.
+const LATE_WATCH: Duration = Duration::from_secs(30);
 /// How many leases are handed out at once.
 const AT_ONCE: usize = 1024;
 

@@ -98,6 +98,12 @@ impl Replica {
             Event::Applied(lease) => {
                 self.readiness.lease_reported();
                 self.apply_lease(&lease, now);
+                if lease.is_ended()
+                    && let Ok(uid) = uid_of(lease.metadata.uid.as_deref())
+                    && self.index.leases.end_seen(uid, now, &self.settings)
+                {
+                    self.enqueue_lease(uid, now);
+                }
             }
             Event::Deleted(lease) => {
                 if let (Ok(uid), Ok(version)) = (

@@ -45,6 +45,30 @@ fn a_release_goes_on_once_a_silent_watch_sends_a_bookmark() {
     play.ask(is_release);
 }
 
+/// A cache of the API server that is behind is so for other kinds, too.
+#[test]
+fn a_lease_lingers_from_when_its_watch_shows_the_end_that_a_response_has_shown_before() {
+    let mut play = Play::primary();
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["metadata"]["deletionTimestamp"] = json!("2027-01-15T08:00:05Z");
+    });
+    let ticket = play.ask(|request| matches!(request, Request::WriteStatus { .. }));
+    let lease = play.lease(|lease| {
+        ended(lease);
+        lease["metadata"]["deletionTimestamp"] = json!("2027-01-15T08:00:05Z");
+    });
+    play.answer(ticket, Response::Lease(lease.clone()));
+    play.pass(4_000);
+    assert_eq!(play.asked, []);
+    play.observe(Observation::Lease(None, Event::Applied(lease)));
+    play.pass(1_900);
+    assert_eq!(play.asked, []);
+    play.see_map("late", json!({"lessor.dev/lease": "cart"}));
+    prove(&mut play);
+    play.ask(|request| matches!(request, Request::WriteStatus { .. } | Request::Remove { .. }));
+}
+
 #[test]
 fn a_release_waits_for_the_first_list_of_a_kind_that_was_just_installed() {
     let mut play = Play::primary();
