@@ -132,7 +132,9 @@ impl Replica {
         let kinds = self.report_kinds_at(now);
         let sources = self.read_sources_at(now);
         let refresh = self.schedule.refresh_at(now.mono);
-        let at = [work, self.schedule.first(), self.next_deadline(now), probe, kinds, sources, refresh];
+        let looks = !self.leadership.is_primary() && self.leadership.has_unreadable();
+        let look = looks.then(|| self.schedule.look_for_due_at());
+        let at = [work, self.schedule.first(), self.next_deadline(now), probe, kinds, sources, refresh, look];
         at.into_iter().flatten().min()
     }
 
@@ -161,6 +163,11 @@ impl Replica {
     /// What has to be listed before it can act, for users; empty when it is [ready](Self::is_ready).
     pub fn missing(&self) -> Vec<String> {
         self.readiness.missing(&self.index.watches)
+    }
+
+    /// The namespaces whose leases can't be read, for users, each with what is wrong. Others are served.
+    pub fn unserved(&self) -> impl Iterator<Item = (&str, String)> {
+        self.readiness.unserved()
     }
 
     /// The leases.

@@ -86,7 +86,7 @@ impl Replica {
     fn observe_lease(&mut self, scope: Scope, event: Event<Lease>, now: &Now) {
         match event {
             Event::Applied(lease) => {
-                self.readiness.lease_reported();
+                self.readiness.lease_reported(&scope);
                 self.apply_lease(&lease, now);
             }
             Event::Deleted(lease) => {
@@ -108,8 +108,9 @@ impl Replica {
                 }
                 self.settle_followers_of_leases(now);
             }
-            Event::Interrupted | Event::Resumed => {}
-            Event::Failing(failure) => self.readiness.leases_failed(failure),
+            Event::Interrupted => {}
+            Event::Resumed => self.readiness.lease_reported(&scope),
+            Event::Failing(failure) => self.readiness.leases_failed(scope, failure),
         }
     }
 
@@ -202,7 +203,11 @@ impl Replica {
             ),
         };
         match event {
-            Event::Applied(meta) => self.apply_object(&id_of(&meta), &meta, now),
+            Event::Applied(meta) => {
+                let id = id_of(&meta);
+                let own = self.leadership.is_running(&Work::Object(id.clone()));
+                self.apply_object(&id, &meta, own, now);
+            }
             Event::Deleted(meta) => {
                 let version = version_of(meta.resource_version.as_deref()).ok();
                 self.remove_object(&id_of(&meta), version, now);
@@ -235,13 +240,14 @@ impl Replica {
         if request.object_gone {
             self.enqueue_object(id, now);
         } else {
-            self.apply_object(id, meta, now);
+            self.apply_object(id, meta, true, now);
         }
     }
 
-    /// Applies a version of an object, from a watch or a response.
-    pub(super) fn apply_object(&mut self, id: &ObjectId, meta: &ObjectMeta, now: &Now) {
+    /// Applies a version of an object, from a watch or a response. `own`: it may be one that this replica wrote.
+    fn apply_object(&mut self, id: &ObjectId, meta: &ObjectMeta, own: bool, now: &Now) {
         let was_due = !self.leadership.is_primary() && self.removal(id).is_some();
+        let split = if own { self.index.attachments.take_split(id) } else { None };
         let applied = match self.index.attachments.apply(id, meta) {
             Ok(applied) => applied,
             Err(error) => {
@@ -249,6 +255,10 @@ impl Replica {
                 return;
             }
         };
+        if let Some(split) = split {
+            self.index.attachments.put_split(id, split);
+            self.settle_refused(id, now);
+        }
         if applied.new_problems {
             self.report_problems(id);
         }

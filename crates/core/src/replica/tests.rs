@@ -23,6 +23,7 @@ use crate::{
 mod ending;
 mod follow;
 mod granting;
+mod isolation;
 mod leading;
 
 const ME: &str = "me_1";
