@@ -215,22 +215,19 @@ impl<K: Ord + Clone> Queue<K> {
         if load.slots >= slots {
             return None;
         }
-        let mut next: Option<((Duration, bool), &K, Option<Lane>)> = None;
+        let mut next: Option<((Duration, bool, Option<Lane>), &K, Option<Lane>)> = None;
         for (ready, key, lane) in self.ready.firsts() {
-            if next.is_some_and(|(before, ..)| before <= (*ready, false)) {
+            if next.is_some_and(|(before, ..)| before <= (*ready, false, None)) {
                 break;
             }
-            let order = (self.ready_at(*lane, *ready), self.had_its_turn(*lane));
+            let spare = lane.filter(|lane| lane.is_spare());
+            let had_its_turn = spare.is_some() && spare <= self.last_spare;
+            let order = (self.ready_at(*lane, *ready), had_its_turn, spare);
             if next.is_none_or(|(before, ..)| order < before) && self.has_slot(&load, *lane, slots, now) {
                 next = Some((order, key, *lane));
             }
         }
-        next.map(|((at, _), key, lane)| (at, key, lane))
-    }
-
-    /// Whether other spare lanes go before this one.
-    fn had_its_turn(&self, lane: Option<Lane>) -> bool {
-        lane.is_some_and(Lane::is_spare) && lane <= self.last_spare
+        next.map(|((at, ..), key, lane)| (at, key, lane))
     }
 
     fn has_slot(&self, load: &Load, lane: Option<Lane>, slots: usize, now: Duration) -> bool {

@@ -235,7 +235,7 @@ fn spare_lanes_take_turns() {
     let mut lease = leader_with_slots(8);
     lease.spare_from(s(3));
     for (lane, key) in [(1, "a"), (1, "b"), (2, "c"), (2, "d")] {
-        lease.try_work_later(Lane::spare(lane), key, s(1), s(lane));
+        lease.try_work_later(Lane::spare(lane), key, s(1), s(3 - lane));
     }
     lease.wrote(1, s(3));
     assert_eq!(runs(&mut lease, s(3)), ["a", "c", "b", "d"]);
