@@ -5,6 +5,7 @@
 //! served by an aggregated API server, whose outages keep no holder from renewing, so they don't count.
 
 pub mod outage;
+pub mod retry_after;
 mod transport;
 
 use std::{
@@ -247,7 +248,11 @@ impl Connectivity {
         let mono = self.start.elapsed();
         clocks.requests += 1;
         let id = clocks.requests;
-        clocks.lease.sent(id, mono);
+        // A webhook may hang for some leases only, which must not stop the time of all others. A server that hangs for all is
+        // noticed by the next read, or write of the `Lessor`: before a lease ends by time, there is one.
+        if !matches!(writes, Some(OwnKind::Lease)) {
+            clocks.lease.sent(id, mono);
+        }
         drop(clocks);
         PendingRequest { connectivity: self.clone(), id: Some(id), sent_at: mono, writes }
     }
@@ -368,6 +373,7 @@ where
             let response = match (response.await, pending) {
                 (Ok(response), pending) => {
                     connectivity.note_date(&response);
+                    retry_after::note(&response);
                     connectivity.note_response(&response, counts, writes);
                     if let Some(pending) = pending {
                         pending.answered(response.status());
@@ -471,6 +477,21 @@ mod tests {
         // A failure of one lease proves nothing about the others.
         ask(&connectivity, "/namespaces/shop/", Method::PATCH, "namespaces/shop/leases/cart/status").await;
         assert_eq!(connectivity.now().since_last_response, Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn writes_of_single_leases_that_hang_do_not_stop_lease_time() {
+        let connectivity = Connectivity::new();
+        for _ in 0..10 {
+            let mut server = connectivity.layer(tower::service_fn(|_: Request<Body>| {
+                std::future::pending::<Result<Response<Body>, BoxError>>()
+            }));
+            let path = format!("/apis/{GROUP}/v1alpha1/namespaces/shop/leases/cart/status");
+            let write = server.call(Request::patch(path).body(Body::empty()).expect("a request"));
+            assert!(tokio::time::timeout(Duration::from_secs(4), write).await.is_err());
+            ask(&connectivity, "no path has this", Method::PATCH, "lessors/default/status").await;
+        }
+        assert_eq!(connectivity.now().lease.since_start(), Duration::from_secs(40));
     }
 
     #[tokio::test(start_paused = true)]

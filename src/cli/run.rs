@@ -76,7 +76,7 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "LESSOR_EVENT_RATE", default_value = "10", value_parser = rate)]
     event_rate: f64,
 
-    /// Maximal number of concurrent requests.
+    /// Maximal number of concurrent requests, apart from those for leases that hang.
     #[arg(long, env = "LESSOR_CONCURRENCY", default_value = "32")]
     concurrency: NonZeroU16,
 

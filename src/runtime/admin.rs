@@ -138,10 +138,12 @@ async fn attachments(
 
 fn describe(replica: &Replica) -> String {
     let leases = replica.leases().len();
-    match replica.leads() {
-        Some(term) => format!("ok: primary under term {term}, {leases} leases\n"),
-        None => format!("ok: follower, {leases} leases\n"),
-    }
+    let role = match replica.leads() {
+        Some(term) => format!("primary under term {term}"),
+        None => "follower".to_owned(),
+    };
+    let unserved: String = replica.unserved().map(|(_, what)| format!("not served: {what}\n")).collect();
+    format!("ok: {role}, {leases} leases\n{unserved}")
 }
 
 #[cfg(test)]

@@ -1,22 +1,28 @@
 //! Logs each user event at once, and writes it as a Kubernetes Event within a budget.
 //!
-//! Events delay no other work, and their cost is bounded: a few per second, Warnings first. What doesn't fit into the queue is
-//! only logged.
+//! Events delay no other work, and their cost is bounded: a few per second, Warnings first, and for each object a few per minute.
+//! What doesn't fit is only logged.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    num::NonZeroU32,
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Client, Resource,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
+use lease_engine::Rate;
 use lessor_api::{Lease, Lessor};
 use lessor_core::{
     settings::Settings,
     user_event::{About, UserEvent},
 };
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use crate::runtime::metrics::EventCounts;
 
@@ -27,6 +33,12 @@ const LONGEST_NOTE: usize = 1024;
 /// How many Events kube's recorder keeps, before it is replaced by a new one. It keeps each for six minutes, to count repetitions
 /// in a series: at the default rate 3,600 Events, which take more memory than 1,000 leases.
 const RECORDER_CAPACITY: usize = 500;
+/// How many Events of one object are written: so many at once, and one more per [`INTERVAL`].
+const BURST: NonZeroU32 = NonZeroU32::new(20).expect("above zero: the compiler checks it");
+/// See [`BURST`].
+const INTERVAL: u32 = 30;
+/// How many objects are remembered for that. Those of which nothing was written for long are forgotten first.
+const OBJECTS: usize = 4096;
 /// The time limit of writing one Event.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -47,6 +59,38 @@ struct EventQueue {
 struct QueuedEvents {
     warnings: VecDeque<UserEvent>,
     normals: VecDeque<UserEvent>,
+    by_object: ByObject,
+}
+
+/// How many Events of each object may still be written. Times count from the first Event.
+#[derive(Debug, Default)]
+struct ByObject {
+    since: Option<Instant>,
+    rates: HashMap<String, Rate>,
+}
+
+impl ByObject {
+    /// Whether another Event of this object may be written.
+    fn admits(&mut self, about: &About) -> bool {
+        if matches!(about, About::Lessor) {
+            return true;
+        }
+        // One per second of a clock that is slower by this factor.
+        let now = self.since.get_or_insert_with(Instant::now).elapsed() / INTERVAL;
+        if self.rates.len() >= OBJECTS {
+            self.rates.retain(|_, rate| rate.available(now) < BURST.get() as usize);
+        }
+        if self.rates.len() >= OBJECTS {
+            self.rates.clear();
+        }
+        // An object that is created anew again and again has a new uid each time, and the same name.
+        let rate = self.rates.entry(about.to_string()).or_insert(Rate::new(NonZeroU32::MIN, BURST));
+        let admits = rate.available(now) > 0;
+        if admits {
+            rate.take(1, now);
+        }
+        admits
+    }
 }
 
 impl EventRecorder {
@@ -79,8 +123,9 @@ impl EventRecorder {
             (About::Lessor, false) => tracing::info!(reason, "{note}"),
         }
         let mut queued = self.queue.events.lock();
+        let admits = queued.by_object.admits(&event.about);
         let queue = if event.warning { &mut queued.warnings } else { &mut queued.normals };
-        if queue.len() < CAPACITY {
+        if admits && queue.len() < CAPACITY {
             queue.push_back(event);
         } else {
             self.counts.count(event.warning, "dropped");
@@ -218,6 +263,27 @@ mod tests {
         }
         tokio::time::sleep(Duration::from_secs(3600)).await;
         assert_eq!(reasons.lock().len(), CAPACITY + 1);
+        writing.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_events_of_one_object_leave_those_of_others_their_budget() {
+        let reasons = Arc::new(Mutex::new(Vec::new()));
+        let (recorder, writing) =
+            EventRecorder::new(server(reasons.clone()), &Settings::default(), EventCounts::default());
+        let writing = tokio::spawn(writing);
+        for n in 0..60_000 {
+            // It is created anew all the time.
+            let about = About::Lease(NamespacedName::new("shop", "busy"), Uuid::from_u128(n));
+            recorder.record(UserEvent::normal(about, "Expired", "expired"));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let about = About::Lease(NamespacedName::new("shop", "calm"), Uuid::from_u128(60_000));
+        recorder.record(UserEvent::normal(about, "Granted", "granted"));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let reasons = reasons.lock();
+        assert_eq!(reasons.last().map(String::as_str), Some("Granted"));
+        assert!((20..=23).contains(&reasons.len()), "{} events in a minute", reasons.len());
         writing.abort();
     }
 

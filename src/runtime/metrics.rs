@@ -106,6 +106,7 @@ struct Counters {
 #[derive(Clone, Debug, Default)]
 struct Gauges {
     ready: Gauge,
+    unserved: Gauge,
     is_primary: Gauge,
     term: Gauge,
     leases: Family<OneLabel, Gauge>,
@@ -332,6 +333,11 @@ impl Counters {
 impl Gauges {
     fn register(&self, to: &mut Registry) {
         to.register("ready", "Whether all initial lists of this replica are complete", self.ready.clone());
+        to.register(
+            "unserved_namespaces",
+            "Namespaces to serve whose leases can't be read",
+            self.unserved.clone(),
+        );
         to.register("is_primary", "Whether this replica is primary", self.is_primary.clone());
         to.register("term", "The highest term that this replica has observed", self.term.clone());
         to.register("leases", "Leases by state", self.leases.clone());
@@ -377,6 +383,7 @@ impl Gauges {
 
     fn set(&self, snapshot: &MetricsSnapshot) {
         self.ready.set(snapshot.ready.into());
+        self.unserved.set(whole(snapshot.unserved));
         self.is_primary.set(snapshot.leads.is_some().into());
         self.term.set(snapshot.term);
         for (state, count) in &snapshot.leases {

@@ -32,7 +32,7 @@ use uuid::Uuid;
 
 use super::{metrics::Metrics, removal_patch};
 use crate::{
-    connectivity::outage::describe,
+    connectivity::{outage::describe, retry_after},
     watch::source_object::{Heartbeat, PodState},
 };
 
@@ -120,9 +120,10 @@ impl ApiClient {
         if Instant::now() >= by {
             return too_late();
         }
-        match tokio::time::timeout_at(by, self.exchange(request)).await {
-            Ok(Ok(response)) => response,
-            Ok(Err(error)) => response_of(error),
+        let exchange = retry_after::noting(self.exchange(request));
+        match tokio::time::timeout_at(by, exchange).await {
+            Ok((Ok(response), _)) => response,
+            Ok((Err(error), retry_after)) => response_of(error, retry_after),
             Err(_) => too_late(),
         }
     }
@@ -257,7 +258,7 @@ impl ApiClient {
 }
 
 /// The response to the core for an error of the client.
-fn response_of(error: Error) -> Response {
+fn response_of(error: Error, retry_after: Option<Duration>) -> Response {
     let status = match error {
         Error::Api(status) => status,
         Error::Service(error) => return Response::Refused(RequestError::NoAnswer(describe(&*error))),
@@ -270,13 +271,17 @@ fn response_of(error: Error) -> Response {
         422 if status.message.contains(TERM_MESSAGE) => RequestError::LowerTerm,
         401 => RequestError::Failing(format!("it refuses the credentials: {}", status.message)),
         403 => RequestError::Forbidden(status.message),
-        429 => RequestError::Throttled(
-            status
-                .details
-                .as_ref()
-                .and_then(|details| (details.retry_after_seconds > 0).then_some(details.retry_after_seconds))
-                .map(|seconds| Duration::from_secs(seconds.into())),
-        ),
+        429 => {
+            let details = status.details.as_ref();
+            let seconds = details.map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0);
+            let wait = seconds.map(|seconds| Duration::from_secs(seconds.into())).or(retry_after);
+            // The message of a webhook begins with its name.
+            if status.message.contains("admission webhook") {
+                RequestError::Deferred(wait)
+            } else {
+                RequestError::Throttled(wait)
+            }
+        }
         400..500 => RequestError::Invalid(status.message),
         _ => RequestError::Failing(status.message),
     })
@@ -331,9 +336,40 @@ mod tests {
     fn refused_credentials_are_no_missing_right() {
         let refused = |code| {
             let status = Status { code, message: "no".to_owned(), ..Status::default() };
-            response_of(Error::Api(Box::new(status))).outcome()
+            response_of(Error::Api(Box::new(status)), None).outcome()
         };
         assert_eq!((refused(401), refused(403)), ("failing", "forbidden"));
+    }
+
+    #[test]
+    fn too_many_requests_for_a_webhook_concern_one_object_alone() {
+        use lessor_core::request::Response as Answer;
+        let refused = |message: &str| {
+            let status = Status { code: 429, message: message.to_owned(), ..Status::default() };
+            response_of(Error::Api(Box::new(status)), Some(Duration::from_secs(7)))
+        };
+        let wait = Some(Duration::from_secs(7));
+        let webhook = refused("admission webhook \"quota.example.com\" denied the request: later");
+        let own = refused("too many requests, please try again later");
+        assert!(matches!(webhook, Answer::Refused(RequestError::Deferred(after)) if after == wait));
+        assert!(matches!(own, Answer::Refused(RequestError::Throttled(after)) if after == wait));
+    }
+
+    #[tokio::test]
+    async fn the_header_retry_after_is_read() {
+        let server = tower::service_fn(|_: http::Request<Body>| async {
+            let busy = Response::builder().status(429).header("Retry-After", "3");
+            busy.body(Body::from(b"busy".to_vec())).map_err(tower::BoxError::from)
+        });
+        let connectivity = crate::connectivity::Connectivity::new();
+        let client = Client::new(tower::Layer::layer(&connectivity, server), "default");
+        let answer = ApiClient::new(client, "default")
+            .send(Request::ReadLessor, Instant::now() + Duration::from_secs(5))
+            .await;
+        let lessor_core::request::Response::Refused(RequestError::Throttled(wait)) = answer else {
+            panic!("{answer:?}")
+        };
+        assert_eq!(wait, Some(Duration::from_secs(3)));
     }
 
     #[tokio::test]

@@ -7,5 +7,6 @@ mod failing;
 mod kinds;
 mod objects;
 mod rights;
+mod stuck;
 mod subresources;
 mod things;

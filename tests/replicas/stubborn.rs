@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::StreamExt;
 use k8s_openapi::api::{
     admissionregistration::v1::{
         ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
@@ -120,10 +121,56 @@ async fn a_lease_whose_writes_fail_delays_no_other() {
     assert!(figures.late(1.0) < Duration::from_secs(2) + replicas.noise(), "{figures}");
 }
 
+/// Many leases that can't be ended, and a change of primary among them.
+#[trial]
+async fn two_thousand_stuck_leases_delay_no_healthy_one_though_the_primary_dies() {
+    const STUCK: usize = 2000;
+    const HEALTHY: usize = 50;
+    let replicas = Replicas::three("crowd", Way::Direct).await;
+    replicas.granted("stuck-first", json!({"ttlSeconds": 600})).await;
+    deny_status_by(&replicas, "object.metadata.name.startsWith('stuck')", "stuck-first").await;
+    let params = PostParams::default();
+    futures::stream::iter(0..STUCK)
+        .for_each_concurrent(16, async |number| {
+            let lease: Lease = serde_json::from_value(json!({
+                "apiVersion": "lessor.dev/v1alpha1", "kind": "Lease",
+                "metadata": {"name": format!("stuck-{number}"), "namespace": replicas.namespace},
+                "spec": {"ttlSeconds": 600},
+            }))
+            .expect("a lease");
+            replicas.leases().create(&params, &lease).await.expect("a lease");
+        })
+        .await;
+    replicas.wait_event("stuck-0", "WriteRefused").await;
+    for number in 0..HEALTHY {
+        replicas.granted(&format!("healthy-{number}"), json!({"ttlSeconds": 10 + number as i64 % 10})).await;
+    }
+    let primary = replicas.primary_now().await;
+    sleep(Duration::from_secs(5)).await;
+    replicas.all[primary].process.kill().await.expect("it is killed");
+    for number in 0..HEALTHY {
+        replicas.wait_gone(&format!("healthy-{number}")).await;
+    }
+    let begin = wall();
+    sleep(Duration::from_secs(20)).await;
+    let is_refused = |entry: &lessor_cluster::audit::Entry| {
+        entry.received > begin && entry.name.starts_with("stuck") && !entry.is_accepted()
+    };
+    let refused = replicas.writes().filter(is_refused).requests();
+    let figures = replicas.check(format_args!("{refused} refused writes in 20 s at the end"));
+    assert!(figures.late(1.0) < LEASE_DURATION + replicas.noise(), "{figures}");
+    assert!(refused <= 60, "{refused} refused writes in 20 s");
+}
+
 /// Lets the API server refuse each write of the status of these leases, and waits until it does.
 async fn deny_status(replicas: &Replicas, names: &[&str]) {
-    let name = format!("deny-status-{}", replicas.namespace);
     let is_one = names.iter().map(|name| format!("object.metadata.name == '{name}'")).collect::<Vec<_>>();
+    deny_status_by(replicas, &is_one.join(" || "), names[0]).await;
+}
+
+/// The same for the leases that this expression means, of which one is `first`.
+async fn deny_status_by(replicas: &Replicas, is_one: &str, first: &str) {
+    let name = format!("deny-status-{}", replicas.namespace);
     let in_namespace = format!("object.metadata.namespace == '{}'", replicas.namespace);
     let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
         "metadata": {"name": name},
@@ -132,7 +179,7 @@ async fn deny_status(replicas: &Replicas, names: &[&str]) {
             "matchConstraints": {"resourceRules": [{
                 "apiGroups": ["lessor.dev"], "apiVersions": ["*"], "resources": ["leases/status"], "operations": ["UPDATE"],
             }]},
-            "matchConditions": [{"name": "named", "expression": format!("{in_namespace} && ({})", is_one.join(" || "))}],
+            "matchConditions": [{"name": "named", "expression": format!("{in_namespace} && ({is_one})")}],
             "validations": [{"expression": "false", "message": "the status of this lease is nobody's to write"}],
         },
     }))
@@ -147,7 +194,7 @@ async fn deny_status(replicas: &Replicas, names: &[&str]) {
     within(PATIENCE, "the policy is in force", async || {
         let dry = PatchParams { dry_run: true, ..holder() };
         let patch = Patch::Merge(json!({"status": {"attached": {"objects": 1}}}));
-        let answer = replicas.leases().patch_status(names[0], &dry, &patch).await;
+        let answer = replicas.leases().patch_status(first, &dry, &patch).await;
         answer.is_err_and(|error| error.to_string().contains("nobody's to write")).then_some(())
     })
     .await;

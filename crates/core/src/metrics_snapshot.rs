@@ -9,6 +9,8 @@ use crate::{clocks::Now, index::sources::FollowerCount, lease_status::State, rep
 pub struct MetricsSnapshot {
     /// Whether it has observed enough to act.
     pub ready: bool,
+    /// How many of the namespaces to serve can't be served, since their leases can't be read.
+    pub unserved: usize,
     /// The term that it leads under, if it does.
     pub leads: Option<i64>,
     /// The highest term that it has observed.
@@ -52,6 +54,7 @@ impl MetricsSnapshot {
         }
         let mut gauges = Self {
             ready: replica.is_ready(),
+            unserved: replica.unserved().count(),
             leads: replica.leads(),
             term: replica.highest_term(),
             leases,

@@ -190,10 +190,12 @@ pub enum RequestError {
     Unremovable(String),
     /// The request is invalid (400, 422); the API server's message.
     Invalid(String),
-    /// The operator lacks a right (401, 403); the API server's message.
+    /// The operator lacks a right, or a policy refuses the request (403); the API server's message.
     Forbidden(String),
     /// Too many requests (429), with the time of `Retry-After`.
     Throttled(Option<Duration>),
+    /// The same, from an admission webhook: it concerns this object alone.
+    Deferred(Option<Duration>),
     /// The API server fails (5xx); its message.
     Failing(String),
     /// No response arrived: it is unknown whether the request was done.
@@ -201,6 +203,11 @@ pub enum RequestError {
 }
 
 impl RequestError {
+    /// Whether the operator lacks a right. A policy or a webhook that refuses a request may answer in nearly the same way.
+    pub fn is_missing_right(&self) -> bool {
+        matches!(self, Self::Forbidden(message) if message.contains("is forbidden: User ") && message.contains(" cannot "))
+    }
+
     /// A word for metrics.
     pub fn outcome(&self) -> &'static str {
         match self {
@@ -210,7 +217,7 @@ impl RequestError {
             Self::Invalid(_) => "invalid",
             Self::Unremovable(_) => "unremovable",
             Self::Forbidden(_) => "forbidden",
-            Self::Throttled(_) => "throttled",
+            Self::Throttled(_) | Self::Deferred(_) => "throttled",
             Self::Failing(_) => "failing",
             Self::NoAnswer(_) => "no-answer",
         }
@@ -227,6 +234,7 @@ impl std::fmt::Display for RequestError {
             Self::Invalid(message) => write!(f, "invalid: {message}"),
             Self::Forbidden(message) => write!(f, "forbidden: {message}"),
             Self::Throttled(_) => f.write_str("too many requests"),
+            Self::Deferred(_) => f.write_str("too many requests for an admission webhook"),
             Self::Failing(message) => write!(f, "API server error: {message}"),
             Self::NoAnswer(message) => write!(f, "no response: {message}"),
         }

@@ -8,11 +8,48 @@ pub type Term = i64;
 
 /// Work that may get stuck together, such as requests to one server that doesn't respond. The caller chooses the number.
 ///
-/// A run takes a slot of [`max_running`](super::Config::max_running) until it is done. A lane may take one more only
-/// while as many slots are left as it has, and one for work in no lane. So one stuck lane has at most half of all slots,
-/// two have a third each, and however many are stuck, work in no lane has a slot.
+/// A run takes a slot of [`max_running`](super::Config::max_running) until it is done. A bounded lane may take one more only
+/// while as many slots are left as it has, and one for others. So one stuck lane has at most half of all slots, two have a
+/// third each, and however many are stuck, other work has a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Lane(pub u64);
+pub struct Lane {
+    kind: LaneKind,
+    id: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum LaneKind {
+    Bounded,
+    Trusted,
+    Spare,
+}
+
+impl Lane {
+    /// A bounded lane.
+    pub const fn bounded(id: u64) -> Self {
+        Self { kind: LaneKind::Bounded, id }
+    }
+
+    /// A lane that may take all slots while it moves. A run of it that takes longer than half a second gives its slot up, though
+    /// it goes on. After such a run, and after one that is retried, the lane is bounded for five seconds.
+    pub const fn trusted(id: u64) -> Self {
+        Self { kind: LaneKind::Trusted, id }
+    }
+
+    /// A bounded lane of work that failed before. The caller decides [from when](super::WriterLease::spare_from) it runs, for all
+    /// such lanes together.
+    pub const fn spare(id: u64) -> Self {
+        Self { kind: LaneKind::Spare, id }
+    }
+
+    pub(super) fn is_trusted(self) -> bool {
+        self.kind == LaneKind::Trusted
+    }
+
+    pub(super) fn is_spare(self) -> bool {
+        self.kind == LaneKind::Spare
+    }
+}
 
 /// What the runtime is to do now. It reports the result of each action exactly once, unless stated otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -169,6 +169,11 @@ impl<K: Ord + Clone> WriterLease<K> {
         self.queue.is_running(key)
     }
 
+    /// Whether this key is running in a [spare](Lane::spare) lane.
+    pub fn runs_spare(&self, key: &K) -> bool {
+        self.queue.runs_spare(key)
+    }
+
     /// The number of running keys.
     pub fn running(&self) -> usize {
         self.queue.running()
@@ -182,13 +187,23 @@ impl<K: Ord + Clone> WriterLease<K> {
     /// Queuing it again with the same `due` changes nothing. Another `due` replaces it. If it is running, it runs again
     /// afterwards.
     pub fn try_work(&mut self, key: K, due: Duration) {
-        self.queue.push(None, key, due, self.config.retry_limit);
+        self.queue.push(None, key, due, None, self.config.retry_limit);
     }
 
     /// Like [`try_work`](Self::try_work), in a lane: for work that may get stuck together with others of its lane, and
     /// must not hold up the rest. Queuing it again in another lane replaces it.
     pub fn try_work_in(&mut self, lane: Lane, key: K, due: Duration) {
-        self.queue.push(Some(lane), key, due, self.config.retry_limit);
+        self.queue.push(Some(lane), key, due, None, self.config.retry_limit);
+    }
+
+    /// The same, for work that isn't run before `ready`, since it failed before. It counts as due nevertheless.
+    pub fn try_work_later(&mut self, lane: Lane, key: K, due: Duration, ready: Duration) {
+        self.queue.push(Some(lane), key, due, Some(ready), self.config.retry_limit);
+    }
+
+    /// Runs no work of [spare](Lane::spare) lanes before this time.
+    pub fn spare_from(&mut self, from: Duration) {
+        self.queue.spare_from(from);
     }
 
     /// Drops the work of `key`, and returns whether there was any. If it is running, it isn't retried.
@@ -327,7 +342,7 @@ impl<K: Ord + Clone> WriterLease<K> {
     ) -> Finish {
         let Self { queue, config, .. } = self;
         let backoff = |attempt| now.saturating_add(config.delay(attempt, now));
-        let Some((term, finish)) = queue.finish(key, retry, backoff) else { return Finish::Unknown };
+        let Some((term, finish)) = queue.finish(key, retry, now, backoff) else { return Finish::Unknown };
         match result {
             WorkResult::None => {}
             WorkResult::Extend => self.wrote(term, sent_at),
@@ -389,6 +404,28 @@ impl<K: Ord + Clone> WriterLease<K> {
         self.arbitrate_at = now.saturating_add(self.config.lease_duration / 8);
     }
 
+    /// The work of `key`, for which a claim was to be made, can't be checked, for a reason of its own. Work of other lanes
+    /// is checked before it, at once; that of its lane after a pause, which grows with each failure.
+    pub fn unchecked(&mut self, key: &K, now: Duration) {
+        self.end_arbitration();
+        self.queue.postpone_checks(key, now);
+    }
+
+    /// The work of `key`, for which a claim was to be made, was read.
+    pub fn checked(&mut self, key: &K) {
+        self.queue.checked(key);
+    }
+
+    /// How often the lane of this key [couldn't be checked](Self::unchecked), one time after the other.
+    pub fn failed_checks(&self, key: &K) -> u32 {
+        self.queue.failed_checks(key)
+    }
+
+    /// Whether work of any lane [can't be checked](Self::unchecked).
+    pub fn has_unchecked(&self) -> bool {
+        self.queue.has_unchecked()
+    }
+
     /// The compare-and-swap failed, or its outcome is unknown. It is repeated after a backoff.
     pub fn arbitration_failed(&mut self, now: Duration) {
         let failures = self.failures.saturating_add(1);
@@ -439,7 +476,7 @@ impl<K: Ord + Clone> WriterLease<K> {
                 Some(Action::Claim { term: self.next_term(), reason })
             }
             Plan::Run { until } => {
-                let (key, attempt) = self.queue.start(self.term, self.config.max_running)?;
+                let (key, attempt) = self.queue.start(self.term, self.config.max_running, now)?;
                 Some(Action::Run { key, attempt, term: self.term, until })
             }
         }
@@ -474,16 +511,16 @@ impl<K: Ord + Clone> WriterLease<K> {
                     .map(|(due, _)| due.max(self.last_sign).saturating_add(self.third()));
                 lapsed.into_iter().chain(stuck).chain(self.show).min().map(|at| (at, Plan::Prove))
             }
-            State::Follower { until } => self.queue.first_due().map(|(due, key)| {
-                let at = until.max(due.saturating_add(self.config.head_start()));
-                (at, Plan::Claim(Reason::Overdue(key.clone())))
-            }),
+            State::Follower { until } => self
+                .queue
+                .first_check(self.config.head_start())
+                .map(|(at, key)| (until.max(at), Plan::Claim(Reason::Overdue(key.clone())))),
         }
     }
 
     fn run(&self, now: Duration) -> Option<(Duration, Plan<K>)> {
         let State::Leader { until } = self.state else { return None };
-        let ready = self.queue.first_startable(self.config.max_running)?;
+        let ready = self.queue.first_startable(self.config.max_running, now)?;
         let may = ready.max(now) < self.usable(until);
         may.then_some((ready, Plan::Run { until }))
     }

@@ -124,7 +124,7 @@ proptest! {
     ) {
         let mut lease = leader(slots);
         for (key, lane) in (0..).zip(&lanes) {
-            lease.try_work_in(Lane(*lane), key, Duration::ZERO);
+            lease.try_work_in(Lane::bounded(*lane), key, Duration::ZERO);
         }
         let mut running = runs(&mut lease);
         prop_assert!(running.len() < slots.max(2), "{} of {slots}", running.len());

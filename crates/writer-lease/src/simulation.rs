@@ -158,7 +158,7 @@ struct Replica {
 fn try_work(lease: &mut WriterLease<u32>, key: u32, due: Duration) {
     match key % 3 {
         0 => lease.try_work(key, due),
-        lane => lease.try_work_in(Lane(u64::from(lane)), key, due),
+        lane => lease.try_work_in(Lane::bounded(u64::from(lane)), key, due),
     }
 }
 

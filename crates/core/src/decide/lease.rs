@@ -183,7 +183,6 @@ impl LeaseView<'_> {
         let awaited = old.state() != new.state()
             || old.remaining_seconds() != new.remaining_seconds()
             || old.grant != new.grant
-            || old.is_expiring() != new.is_expiring()
             || (old.expiry.is_some() != new.expiry.is_some() && !follows)
             // A replica that starts later must know which Pod it is.
             || pod(old) != pod(&new)
@@ -198,6 +197,13 @@ impl LeaseView<'_> {
 
         let mut wake = again_at;
         let mut at = |time: Duration| wake = Some(wake.map_or(time, |wake: Duration| wake.min(time)));
+        if old.is_expiring() != new.is_expiring() {
+            let next = if new.is_expiring() { Duration::ZERO } else { self.withdraws_warning_at(granted) };
+            if next <= self.now.mono {
+                return NextStep::Refresh(Box::new(new));
+            }
+            at(next);
+        }
         // A replica that starts may find an `expiryTime` that is too late. The slack is for its own clock.
         if let (Some(deadline), Some(published)) = (granted.deadline, self.published_deadline)
             && deadline + self.settings.max_clock_skew + COUNT_INTERVAL < published
@@ -367,6 +373,15 @@ impl LeaseView<'_> {
         released.is_some_and(|(released, _)| {
             !released.done && *released.reason == *reason && *released.message == *message
         })
+    }
+
+    /// When the warning of a lease that was renewed is withdrawn. A lease that is renewed in time reaches the warning
+    /// nevertheless if it begins in the first third of the TTL. Then that is done once within half a TTL, so that the condition
+    /// isn't written twice for each renewal.
+    fn withdraws_warning_at(&self, granted: GrantedTime) -> Duration {
+        let begins_early = self.warn_before().is_some_and(|warn| warn > granted.ttl * 2 / 3);
+        let written = self.written_at.filter(|_| begins_early);
+        written.map_or(Duration::ZERO, |written| written.saturating_add(granted.ttl / 2))
     }
 
     fn warn_before(&self) -> Option<Duration> {

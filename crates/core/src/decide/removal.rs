@@ -54,7 +54,8 @@ pub enum Removal {
 /// The request that removes what is due in this version of an object; `None`: nothing is due. `has_ended` returns whether the
 /// end of a lease was committed and its attachments may be removed.
 ///
-/// One request removes everything that is due in an object, whichever leases it was attached to.
+/// One request removes everything that is due in an object, whichever leases it was attached to; unless the API server has
+/// refused that.
 pub fn removal(
     id: &ObjectId,
     object: &Object,
@@ -70,7 +71,7 @@ pub fn removal(
         });
     }
     let due = object.keys().iter().filter(|(_, name)| ended(name));
-    let keys: BTreeSet<Key> = due.map(|(key, _)| key.clone()).collect();
+    let keys = object.next_keys(due.map(|(key, _)| key));
     if keys.is_empty() {
         return None;
     }

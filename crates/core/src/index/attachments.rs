@@ -110,6 +110,7 @@ struct More {
     hindrance: Option<Hindrance>,
     /// Whether a removal bound to this version has met a conflict.
     conflicted: bool,
+    split: Split,
     /// Our annotations, as they stand, where keys are attached: needed to write what remains of them.
     annotations: BTreeMap<String, String>,
 }
@@ -119,8 +120,36 @@ static NO_MORE: More = More {
     problems: Vec::new(),
     hindrance: None,
     conflicted: false,
+    split: Split { at_most: None, refused: Vec::new(), tries: 0 },
     annotations: BTreeMap::new(),
 };
+
+/// How the removal of keys is split up once the API server has refused to remove several at once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Split {
+    /// How many keys are removed at once; `None`: all.
+    at_most: Option<usize>,
+    /// The keys that were refused alone, each with the reason for users; the one that is tried again next first.
+    refused: Vec<(Key, String)>,
+    /// How often that was.
+    tries: u32,
+}
+
+impl Split {
+    /// The removal of these keys was refused, for this reason.
+    fn refuse(&mut self, keys: &BTreeSet<Key>, reason: &str) {
+        match keys.first() {
+            Some(key) if keys.len() == 1 => self.refused.push((key.clone(), reason.to_owned())),
+            _ => self.at_most = Some((keys.len() / 2).max(1)),
+        }
+    }
+
+    /// A removal has succeeded.
+    fn succeed(&mut self) {
+        self.at_most = self.at_most.map(|at_most| at_most.saturating_mul(2));
+        self.tries = 0;
+    }
+}
 
 /// What taking in a version of an object changed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -130,6 +159,9 @@ pub struct Applied {
     /// Whether something is wrong with its annotations that wasn't before.
     pub new_problems: bool,
 }
+
+/// How many refused keys of one object are listed.
+const LISTED: usize = 5;
 
 /// Whether an object with these annotations is attached to anything, or means to be.
 pub fn is_attached(annotations: &BTreeMap<String, String>) -> bool {
@@ -333,6 +365,44 @@ impl AttachmentIndex {
         }
     }
 
+    /// The removal of these keys of an object was refused: others are tried, or fewer at once.
+    pub fn refuse(&mut self, id: &ObjectId, keys: &BTreeSet<Key>, reason: &str) {
+        if let Some(object) = self.objects.get_mut(id) {
+            object.more.change(|more| more.split.refuse(keys, reason));
+        }
+    }
+
+    /// Keys of an object were removed.
+    pub fn removed(&mut self, id: &ObjectId) {
+        if let Some(object) = self.objects.get_mut(id).filter(|object| *object.split() != Split::default()) {
+            object.more.change(|more| more.split.succeed());
+        }
+    }
+
+    /// One of the keys that were refused is tried again.
+    pub fn retry_refused(&mut self, id: &ObjectId) {
+        if let Some(object) = self.objects.get_mut(id).filter(|object| !object.split().refused.is_empty()) {
+            object.more.change(|more| {
+                more.split.refused.remove(0);
+                more.split.at_most = Some(1);
+            });
+        }
+    }
+
+    /// What is known of refused keys, to be kept over a version that the operator wrote.
+    pub fn take_split(&mut self, id: &ObjectId) -> Option<Split> {
+        let object = self.objects.get_mut(id).filter(|object| *object.split() != Split::default())?;
+        Some(object.more.change(|more| std::mem::take(&mut more.split)))
+    }
+
+    /// See [`take_split`](Self::take_split).
+    pub fn put_split(&mut self, id: &ObjectId, mut split: Split) {
+        if let Some(object) = self.objects.get_mut(id) {
+            split.refused.retain(|(key, _)| object.keys().contains_key(key));
+            object.more.change(|more| more.split = split);
+        }
+    }
+
     /// The objects attached to a lease that can't be removed, the first `limit` of them listed.
     pub fn hindered(&self, lease: &NamespacedName, limit: usize) -> HinderedObjects<'_> {
         let entry = |id| self.objects.get_key_value(id);
@@ -451,6 +521,28 @@ impl Object {
     /// What is wrong with its annotations, for people.
     pub fn problems(&self) -> &[String] {
         &self.more().problems
+    }
+
+    /// How the removal of its keys is split up.
+    pub fn split(&self) -> &Split {
+        &self.more().split
+    }
+
+    /// Those of these keys that are removed next, at once.
+    pub fn next_keys<'a>(&self, due: impl Iterator<Item = &'a Key>) -> BTreeSet<Key> {
+        let split = self.split();
+        let is_refused = |key: &Key| split.refused.iter().any(|(refused, _)| refused == key);
+        due.filter(|key| !is_refused(key)).take(split.at_most.unwrap_or(usize::MAX)).cloned().collect()
+    }
+
+    /// Which keys can't be removed, for users.
+    pub fn refused_keys(&self) -> Option<String> {
+        let refused = &self.split().refused;
+        let first: Vec<String> =
+            refused.iter().take(LISTED).map(|(key, reason)| format!("key {key}: {reason}")).collect();
+        let more = refused.len().checked_sub(LISTED).filter(|more| *more > 0);
+        let more = more.map(|more| format!("and {more} more keys"));
+        (!refused.is_empty()).then(|| first.into_iter().chain(more).collect::<Vec<_>>().join("; "))
     }
 
     /// Why it can't be removed.

@@ -1,5 +1,7 @@
 //! All leases by uid and by name, and their deadlines: it keeps the in-memory lessor in step with the lease objects.
 
+mod turns;
+
 use std::{
     collections::HashMap,
     hash::{Hash, Hasher},
@@ -10,6 +12,7 @@ use lease_engine::{self, AboveMax, LeaseEngine, LeaseTime, Rate};
 use lessor_api::Recorded;
 use uuid::Uuid;
 
+use self::turns::Turns;
 use crate::{
     api_seconds::seconds,
     clocks::Now,
@@ -40,6 +43,8 @@ pub struct Entry {
     pub pending: Pending,
     /// Whether the lessor has handed it out as expired.
     pub handed_out: bool,
+    /// Whether it waits for its turn to end since then.
+    pub awaits_turn: bool,
     /// Whether its time runs, as far as its source decides that.
     pub ttl_state: TtlState,
     /// Whether the request that releases it was sent, bound to the version that is known. It may have been done, or be done
@@ -68,6 +73,25 @@ pub struct More {
     pub conflict_at: Option<u64>,
     /// The reason of the last warning about it, so that the warning isn't repeated.
     pub last_warning: Option<&'static str>,
+    /// Why its last write failed, until one succeeds.
+    pub failure: Option<Failure>,
+    /// Whether its release was hindered already when this replica became primary.
+    pub hindered_before: bool,
+}
+
+/// Why the writes of a lease fail, and when the next is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Failure {
+    /// A word for the reason.
+    pub reason: &'static str,
+    /// How often it was tried.
+    pub tries: u32,
+    /// Not before this time, on the replica's clock.
+    pub retry_at: Duration,
+    /// Whether it was refused, or has failed more than once: a retry will probably fail too.
+    pub lasting: bool,
+    /// Whether the write that failed was its end.
+    pub of_end: bool,
 }
 
 /// Where a lease waits for its next step: in one place at a time. Its deadline is on the engine's wheel meanwhile.
@@ -126,6 +150,16 @@ impl Entry {
     /// See [`More::due`].
     pub fn due(&self) -> Option<Duration> {
         self.more.get()?.due
+    }
+
+    /// See [`More::failure`].
+    pub fn failure(&self) -> Option<Failure> {
+        self.more.get()?.failure
+    }
+
+    /// See [`More::hindered_before`].
+    pub fn hindered_before(&self) -> bool {
+        self.more.get().is_some_and(|more| more.hindered_before)
     }
 
     fn set_confirming(&mut self, since: Option<Duration>) {
@@ -188,6 +222,8 @@ pub struct LeaseIndex {
     unconfirmed: HashMap<Uuid, NamespacedName>,
     namespaces: Interner,
     lessor: LeaseEngine<Uuid>,
+    /// Those that were handed out and wait for their turns.
+    turns: Turns,
 }
 
 impl LeaseIndex {
@@ -196,7 +232,7 @@ impl LeaseIndex {
         // Without bounds of its own: a TTL that another primary granted under other settings stays as granted.
         let lessor = LeaseEngine::new(lease_engine::Config {
             above_max: AboveMax::Clamp,
-            expiry_rate: Some(Rate::per_second(settings.expiry_rate.get().into())),
+            expiry_rate: None,
             ..lease_engine::Config::default()
         });
         Self {
@@ -205,6 +241,7 @@ impl LeaseIndex {
             unconfirmed: HashMap::new(),
             namespaces: Interner::default(),
             lessor,
+            turns: Turns::new(Rate::per_second(settings.expiry_rate.get().into())),
         }
     }
 
@@ -348,6 +385,7 @@ impl LeaseIndex {
             written_at: None,
             pending: Pending::Idle,
             handed_out: false,
+            awaits_turn: false,
             ttl_state: TtlState::Running,
             releasing: false,
             more: Sparse::new(More { linger_until, ..More::default() }),
@@ -545,24 +583,29 @@ impl LeaseIndex {
         // One uid is one name, so what lies where follows, and whose news it is.
         let mut unconfirmed: Vec<&Uuid> = self.unconfirmed.keys().chain(self.by_name.values()).collect();
         unconfirmed.sort_unstable();
-        (unconfirmed, self.unconfirmed.len(), self.lessor.is_primary(), self.lessor.next_wakeup())
-            .hash(state);
+        (unconfirmed, self.unconfirmed.len(), self.lessor.is_primary(), self.next_due()).hash(state);
     }
 
-    /// Takes those leases from the lessor whose deadlines lie before `until`, in the order of these and as many as its rate
-    /// allows. Each is handed out once, until something about it changes.
+    /// Takes those leases from the lessor whose deadlines lie before `until`, and lets as many end as the rate of expiries
+    /// allows: the namespaces take turns, and within each it goes by deadlines. Each is handed out once, until something about it
+    /// changes.
     pub fn hand_out(&mut self, until: LeaseTime, now: &Now) -> Vec<Uuid> {
-        let mut due = Vec::new();
-        while due.len() < AT_ONCE && self.lessor.overdue(until).is_some() {
+        while self.lessor.overdue(until).is_some() {
             let next = self.lessor.poll(now.lease, 1);
-            if next.is_empty() {
-                break;
-            }
-            due.extend(next);
+            let Some(entry) = next.first().and_then(|uid| self.entries.get_mut(uid)) else { break };
+            entry.handed_out = true;
+            entry.awaits_turn = true;
+            self.turns.push(&entry.record.name.namespace, entry.record.uid);
         }
-        for uid in &due {
-            if let Some(entry) = self.entries.get_mut(uid) {
-                entry.handed_out = true;
+        let mut due = Vec::new();
+        while let Some(uid) = self.turns.next(now) {
+            // It may have been renewed since, or be gone.
+            if let Some(entry) =
+                self.entries.get_mut(&uid).filter(|entry| entry.handed_out && entry.awaits_turn)
+            {
+                entry.awaits_turn = false;
+                self.turns.spend(now);
+                due.push(uid);
             }
         }
         due
@@ -576,6 +619,7 @@ impl LeaseIndex {
     /// This replica is primary no more: nothing is handed out, and what was comes back.
     pub fn demote(&mut self) {
         self.lessor.demote();
+        self.turns.clear();
         for entry in self.entries.values_mut() {
             entry.handed_out = false;
             entry.set_confirming(None);
@@ -598,6 +642,14 @@ impl LeaseIndex {
         }
     }
 
+    /// All leases whose deadlines have passed. Looks at all leases.
+    pub fn all_due(&self, now: &Now) -> Vec<Uuid> {
+        let is_due = |uid: &Uuid| self.lessor.deadline(*uid).is_some_and(|deadline| deadline <= now.lease);
+        let mut due: Vec<Uuid> = self.entries.keys().filter(|uid| is_due(uid)).copied().collect();
+        due.sort_unstable();
+        due
+    }
+
     /// The first lease that is due by `time`, and its deadline, on any replica.
     pub fn first_due(&mut self, time: LeaseTime) -> Option<(Uuid, LeaseTime)> {
         self.lessor.overdue(time)
@@ -614,7 +666,10 @@ impl LeaseIndex {
 
     /// No lease is due before this; for the primary, none is handed out before.
     pub fn next_due(&self) -> Option<LeaseTime> {
-        if self.lessor.is_primary() { self.lessor.next_wakeup() } else { self.lessor.next_due() }
+        if !self.lessor.is_primary() {
+            return self.lessor.next_due();
+        }
+        [self.lessor.next_wakeup(), self.turns.next_at()].into_iter().flatten().min()
     }
 
     /// When a lease ends by time, unless something happens.
@@ -642,8 +697,6 @@ impl LeaseIndex {
 
 /// For so long a release waits for a watch that doesn't show the end of its lease.
 const LATE_WATCH: Duration = Duration::from_secs(30);
-/// How many leases are handed out at once.
-const AT_ONCE: usize = 1024;
 
 /// Logs a bug if the in-memory lessor rejects an update.
 fn expect<T>(record: &LeaseObject, result: Result<T, lease_engine::Error>) {

@@ -129,14 +129,24 @@ impl Leadership {
         self.writer.len()
     }
 
-    /// Queues work that is due at this time, before or after now.
-    pub fn queue(&mut self, work: Work, due: Duration) {
-        self.writer.try_work(work, due);
+    /// Queues work that is due at this time, before or after now, in a lane of work that may get stuck together.
+    pub fn queue(&mut self, lane: Lane, work: Work, due: Duration) {
+        self.writer.try_work_in(lane, work, due);
     }
 
-    /// The same, in a lane of work that may get stuck together.
-    pub fn queue_in(&mut self, lane: Lane, work: Work, due: Duration) {
-        self.writer.try_work_in(lane, work, due);
+    /// The same, for work that failed before, and isn't tried again before `ready`.
+    pub fn queue_later(&mut self, lane: Lane, work: Work, due: Duration, ready: Duration) {
+        self.writer.try_work_later(lane, work, due, ready);
+    }
+
+    /// Begins no work of spare lanes before this time.
+    pub fn spare_from(&mut self, from: Duration) {
+        self.writer.spare_from(from);
+    }
+
+    /// Whether this work is in flight in a spare lane.
+    pub fn runs_spare(&self, work: &Work) -> bool {
+        self.writer.runs_spare(work)
     }
 
     /// Drops work. If it is in flight, it isn't retried.
@@ -281,9 +291,30 @@ impl Leadership {
         self.election.checked(still_undone, statement)
     }
 
-    /// What was to be checked can't be read.
+    /// What was to be checked can't be read, since the API server is busy.
     pub fn abandon(&mut self) -> Outcome {
         self.election.abandon()
+    }
+
+    /// What was to be checked can't be read, for a reason of its own: other work is checked before it.
+    pub fn unreadable(&mut self, work: &Work, now: Duration) {
+        self.election.abandon();
+        self.writer.unchecked(work, now);
+    }
+
+    /// What was to be checked was read.
+    pub fn readable(&mut self, work: &Work) {
+        self.writer.checked(work);
+    }
+
+    /// How often what is to be checked could not be read, one time after the other.
+    pub fn failed_checks(&self, work: &Work) -> u32 {
+        self.writer.failed_checks(work)
+    }
+
+    /// Whether some work can't be checked.
+    pub fn has_unreadable(&self) -> bool {
+        self.writer.has_unchecked()
     }
 
     /// The election has ended, with a request that was sent at `sent_at`.

@@ -25,10 +25,14 @@ use crate::{
 
 impl Replica {
     /// Enqueues the leases that are due: as primary those that `--expiry-rate` lets through, as follower the first alone, to
-    /// check whether the primary ends it.
+    /// check whether the primary ends it, and all of them if some can't be checked.
     pub(super) fn hand_out_due(&mut self, now: &Now) {
         let due = if self.leadership.is_primary() {
             self.index.leases.hand_out(expiry::covered_until(self.liveness.last_write(), now), now)
+        } else if self.leadership.has_unreadable() && self.schedule.look_for_due(now.mono) {
+            let mut due = self.index.leases.all_due(now);
+            due.retain(|uid| self.index.leases.get(uid).is_some_and(|entry| !entry.pending.is_queued()));
+            due
         } else {
             self.index.leases.first_due(now.lease).map(|(uid, _)| uid).into_iter().collect()
         };
@@ -55,7 +59,7 @@ impl Replica {
             if matches!(self.step(uid, now), Some(NextStep::Refresh(_))) {
                 self.schedule.spend_refresh(now.mono);
                 self.place(uid, Pending::QueuedRefresh);
-                self.leadership.queue(Work::Lease(uid), now.mono);
+                self.queue_lease(uid, now.mono, false);
             } else {
                 self.enqueue_lease(uid, now);
             }
@@ -117,6 +121,10 @@ impl Replica {
             Work::Object(id) => self.removal_request(id),
         };
         if let Some((purpose, request)) = next {
+            if self.leadership.runs_spare(&work) {
+                let next = self.schedule.spend_retry(now.mono);
+                self.leadership.spare_from(next);
+            }
             self.send(purpose, request, until, now);
             return;
         }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use uuid::Uuid;
+use writer_lease::Lane;
 
 use super::{
-    Replica, Work,
+    Replica, Work, hash_of,
     index::{is_inherited, may_be_released},
     schedule::Timer,
 };
@@ -38,7 +39,7 @@ impl Replica {
                 self.enqueue_lease(uid, now);
             }
             // Until all leases were listed, it may exist.
-            _ if !self.readiness.all_leases_listed() => {}
+            _ if !self.readiness.leases_listed(&lease.namespace) => {}
             _ if self.index.attachments.of(lease).next().is_some() => {
                 self.schedule.set_if_absent(timer(), now.mono.saturating_add(self.settings.pending_warning));
             }
@@ -82,9 +83,15 @@ impl Replica {
             Some(NextStep::Send(request)) => {
                 let due = self.due(uid, &request, now);
                 self.place(uid, Pending::Queued);
-                self.leadership.queue(Work::Lease(uid), due);
+                self.queue_lease(uid, due, is_of_end(&request));
             }
-            Some(NextStep::Refresh(_)) if self.leadership.is_primary() => self.await_refresh(uid, now),
+            Some(NextStep::Refresh(_)) if self.leadership.is_primary() => match self.paused_until(uid, now) {
+                Some(at) => {
+                    self.place(uid, Pending::Timer);
+                    self.schedule.set(Timer::Lease(uid), at);
+                }
+                None => self.await_refresh(uid, now),
+            },
             Some(NextStep::Wait(at)) => {
                 // What waits for lease time comes no nearer while that is paused.
                 let at = if now.disconnected { at.max(now.mono + WHILE_DISCONNECTED) } else { at };
@@ -100,6 +107,32 @@ impl Replica {
                 self.place(uid, Pending::Idle);
             }
         }
+    }
+
+    /// Queues the next step of a lease, in the lane of its namespace, or in the spare one of that if it failed before.
+    pub(super) fn queue_lease(&mut self, uid: Uuid, due: Duration, of_end: bool) {
+        let term = self.leadership.term();
+        let Some(entry) = self.index.leases.get_mut(&uid) else { return };
+        // Its end isn't held up by what was tried before.
+        let failure = entry.failure().filter(|failure| failure.of_end || !of_end);
+        // It failed for the primary before, and would again. What is healthy goes first.
+        let hindered_before = is_inherited(&entry.record, term) && entry.record.status.is_hindered();
+        if hindered_before && !entry.hindered_before() {
+            entry.more.change(|more| more.hindered_before = true);
+        }
+        let namespace = &entry.record.name.namespace;
+        let spare = hindered_before || failure.is_some_and(|failure| failure.lasting);
+        let lane = if spare { Lane::spare(hash_of(namespace)) } else { Lane::trusted(hash_of(namespace)) };
+        match failure.filter(|failure| failure.retry_at > due) {
+            Some(failure) => self.leadership.queue_later(lane, Work::Lease(uid), due, failure.retry_at),
+            None => self.leadership.queue(lane, Work::Lease(uid), due),
+        }
+    }
+
+    /// Until when the writes of a lease pause after a failure, if they do.
+    fn paused_until(&self, uid: Uuid, now: &Now) -> Option<Duration> {
+        let failure = self.index.leases.get(&uid)?.failure()?;
+        Some(failure.retry_at).filter(|at| *at > now.mono)
     }
 
     /// Moves a lease to another place to wait, out of the one where it waits so far.
@@ -215,7 +248,7 @@ impl Replica {
             following: self.index.following(uid, now),
             turn: match term {
                 None => Turn::Follower,
-                Some(_) if entry.handed_out => Turn::Reached,
+                Some(_) if entry.handed_out && !entry.awaits_turn => Turn::Reached,
                 Some(_) => Turn::Waiting,
             },
             last_write: self.liveness.last_write(),
@@ -252,6 +285,11 @@ impl Replica {
     pub(super) fn may_be_released(&self, entry: &Entry) -> bool {
         may_be_released(entry, self.leadership.term())
     }
+}
+
+/// Whether this request commits the end of a lease, or is needed for that.
+fn is_of_end(request: &LeaseRequest) -> bool {
+    matches!(request, LeaseRequest::End(_) | LeaseRequest::Confirm(_))
 }
 
 /// What can be done for a lease whose status can't be written. If it was deleted, its finalizer is removed nevertheless, or it

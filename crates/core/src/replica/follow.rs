@@ -138,8 +138,10 @@ impl Replica {
     /// Decides whether the sources of these leases keep them alive, then the same for their followers.
     fn settle(&mut self, mut followers: Vec<Uuid>, now: &Now) {
         while let Some(uid) = followers.pop() {
-            let (leases, complete) = (&self.index.leases, self.readiness.all_leases_listed());
-            let transition = self.index.sources.settle(uid, |name| leases.state_at(name, complete));
+            let (leases, readiness) = (&self.index.leases, &self.readiness);
+            let state_at =
+                |name: &NamespacedName| leases.state_at(name, readiness.leases_listed(&name.namespace));
+            let transition = self.index.sources.settle(uid, state_at);
             if let Some(transition) = transition {
                 let since_heartbeat =
                     self.index.sources.source_of(uid).and_then(|source| match source.kind {
@@ -244,7 +246,9 @@ impl Replica {
             return;
         }
         for source in self.index.sources.take_unread() {
-            if self.requests.len() >= self.settings.concurrency || self.requests.is_throttled(now) {
+            if self.requests.reads_of_sources() >= self.settings.concurrency
+                || self.requests.is_throttled(now)
+            {
                 self.index.sources.read_later(source);
                 continue;
             }
@@ -276,11 +280,10 @@ impl Replica {
             tracing::debug!(?source, %error, "source not read, retrying");
             self.index.leases.set_confirming(uid, None);
             self.index.sources.read_failed(&source);
+            self.lease_failed(uid, true, error, now);
         }
         self.lease_done(uid, WorkResult::None, read.is_err(), request.sent_at, now);
-        if read.is_ok() {
-            self.enqueue_lease(uid, now);
-        }
+        self.enqueue_lease(uid, now);
     }
 
     /// A follower has read the source of a lease that seems overdue.

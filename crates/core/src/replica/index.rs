@@ -87,6 +87,17 @@ impl Index {
         self.ended_leases_of(id).all(|record| record.status.is_hindered())
     }
 
+    /// Whether the removal was hindered when this replica became primary, and the object hasn't changed since.
+    pub(super) fn was_hindered(&self, id: &ObjectId) -> bool {
+        let version = self.attachments.get(id).map(|object| object.version).unwrap_or_default();
+        let leases = self.attachments.leases_of(id).into_iter();
+        let mut ended = leases.filter_map(|lease| {
+            let (_, entry) = self.leases.at(&lease)?;
+            entry.record.status.has_ended().then_some(entry)
+        });
+        ended.all(|entry| entry.hindered_before() && entry.record.version > version)
+    }
+
     /// Whether the primary has published that it retries.
     pub(super) fn is_retried(&self, id: &ObjectId) -> bool {
         self.ended_leases_of(id).any(|record| record.status.is_retrying())

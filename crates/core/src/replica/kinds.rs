@@ -31,6 +31,8 @@ use crate::{
 
 /// The least time between two writes of the condition.
 const WRITE_INTERVAL: Duration = Duration::from_secs(5);
+/// How many removals are tried at once when a right isn't missing any more.
+const AT_ONCE: usize = 8;
 /// The reason of a [`Hindrance`] by a missing right.
 pub(super) const FORBIDDEN: &str = "Forbidden";
 
@@ -66,12 +68,12 @@ impl KindReport {
         self.forbidden.entry(id.kind.name()).or_default().insert(id.clone());
     }
 
-    /// Takes the objects of a kind that the operator could not remove so far.
-    fn take_forbidden(&mut self, kind: &Kind) -> BTreeSet<ObjectId> {
+    /// The first objects of a kind that the operator could not remove so far.
+    fn some_forbidden(&self, kind: &Kind) -> Vec<ObjectId> {
         if self.forbidden.is_empty() {
-            return BTreeSet::new();
+            return Vec::new();
         }
-        self.forbidden.remove(&kind.name()).unwrap_or_default()
+        self.forbidden.get(&kind.name()).into_iter().flatten().take(AT_ONCE).cloned().collect()
     }
 
     /// The problems of all kinds.
@@ -166,9 +168,10 @@ impl Replica {
         }
     }
 
-    /// An object of this kind was removed: others for which the right was missing can perhaps be removed too.
+    /// An object of this kind was removed that could not be before: others for which the right was missing can perhaps be removed
+    /// too. A few are tried, and if they go, a few more.
     pub(super) fn removal_allowed(&mut self, kind: &Kind, now: &Now) {
-        for id in self.reporting.kinds.take_forbidden(kind) {
+        for id in self.reporting.kinds.some_forbidden(kind) {
             let Some(object) = self.index.attachments.get(&id) else { continue };
             if let Some(hindrance) = object.hindrance().filter(|hindrance| hindrance.reason == FORBIDDEN) {
                 let hindrance = Hindrance { retry_at: Some(now.mono), ..hindrance.clone() };

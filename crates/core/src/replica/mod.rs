@@ -142,7 +142,9 @@ impl Replica {
         let overdue = self.sources_overdue_at(now);
         let refresh = self.schedule.refresh_at(now.mono);
         let deadline = self.next_deadline(now);
-        let at = [work, self.schedule.first(), deadline, probe, kinds, sources, overdue, refresh];
+        let looks = !self.leadership.is_primary() && self.leadership.has_unreadable();
+        let look = looks.then(|| self.schedule.look_for_due_at());
+        let at = [work, self.schedule.first(), deadline, probe, kinds, sources, overdue, refresh, look];
         at.into_iter().flatten().min()
     }
 
@@ -176,6 +178,11 @@ impl Replica {
     /// Whether the storage of the API server has gone back to an earlier state. Then this replica has to end, and start anew.
     pub fn store_went_back(&self) -> Option<WentBack> {
         self.store.went_back()
+    }
+
+    /// The namespaces whose leases can't be read, for users, each with what is wrong. Others are served.
+    pub fn unserved(&self) -> impl Iterator<Item = (&str, String)> {
+        self.readiness.unserved()
     }
 
     /// The leases.

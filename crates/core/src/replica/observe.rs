@@ -96,7 +96,7 @@ impl Replica {
     fn observe_lease(&mut self, scope: Scope, event: Event<Lease>, now: &Now) {
         match event {
             Event::Applied(lease) => {
-                self.readiness.lease_reported();
+                self.readiness.lease_reported(&scope);
                 self.apply_lease(&lease, now);
                 if lease.is_ended()
                     && let Ok(uid) = uid_of(lease.metadata.uid.as_deref())
@@ -124,8 +124,9 @@ impl Replica {
                 }
                 self.settle_followers_of_leases(now);
             }
-            Event::Bookmark(_) | Event::Listed(_) | Event::Interrupted | Event::Resumed => {}
-            Event::Failing(failure) => self.readiness.leases_failed(failure),
+            Event::Bookmark(_) | Event::Listed(_) | Event::Interrupted => {}
+            Event::Resumed => self.readiness.lease_reported(&scope),
+            Event::Failing(failure) => self.readiness.leases_failed(scope, failure),
         }
     }
 
@@ -231,7 +232,11 @@ impl Replica {
         }
         match event {
             Event::Bookmark(_) | Event::Listed(_) => {}
-            Event::Applied(meta) => self.apply_object(&id_of(&meta), &meta, now),
+            Event::Applied(meta) => {
+                let id = id_of(&meta);
+                let own = self.leadership.is_running(&Work::Object(id.clone()));
+                self.apply_object(&id, &meta, own, now);
+            }
             Event::Deleted(meta) => {
                 let version = version_of(meta.resource_version.as_deref()).ok();
                 self.remove_object(&id_of(&meta), version, now);
@@ -264,16 +269,17 @@ impl Replica {
         if request.object_gone {
             self.enqueue_object(id, now);
         } else {
-            self.apply_object(id, meta, now);
+            self.apply_object(id, meta, true, now);
         }
     }
 
-    /// Applies a version of an object, from a watch or a response.
-    pub(super) fn apply_object(&mut self, id: &ObjectId, meta: &ObjectMeta, now: &Now) {
+    /// Applies a version of an object, from a watch or a response. `own`: it may be one that this replica wrote.
+    fn apply_object(&mut self, id: &ObjectId, meta: &ObjectMeta, own: bool, now: &Now) {
         if self.is_left(&id.name.namespace) {
             return;
         }
         let was_due = !self.leadership.is_primary() && self.removal(id).is_some();
+        let split = if own { self.index.attachments.take_split(id) } else { None };
         let applied = match self.index.attachments.apply(id, meta) {
             Ok(applied) => applied,
             Err(error) => {
@@ -281,6 +287,10 @@ impl Replica {
                 return;
             }
         };
+        if let Some(split) = split {
+            self.index.attachments.put_split(id, split);
+            self.settle_refused(id, now);
+        }
         if applied.new_problems {
             self.report_problems(id);
         }

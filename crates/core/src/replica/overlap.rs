@@ -62,7 +62,11 @@ impl Replica {
             Event::Failing(failure @ Failure::Forbidden(_)) => {
                 tracing::warn!(%failure, "other installations can't be observed: they must serve other namespaces");
             }
-            Event::Interrupted | Event::Resumed | Event::Failing(_) => {}
+            Event::Bookmark(_)
+            | Event::Listed(_)
+            | Event::Interrupted
+            | Event::Resumed
+            | Event::Failing(_) => {}
         }
         self.settle_overlap(&before, now);
     }

@@ -27,6 +27,11 @@ impl Replica {
         self.schedule.clear(&timer);
         if self.removal(id).is_none() {
             self.leadership.drop_work(&work);
+            // The keys that were refused are tried again, one at a time.
+            let object = self.index.attachments.get(id).filter(|object| object.refused_keys().is_some());
+            if let Some(at) = object.and_then(|object| object.hindrance()?.retry_at) {
+                self.schedule.set(timer, at);
+            }
             return;
         }
         if !self.leadership.is_primary() && self.index.is_hindered(id) {
@@ -50,6 +55,7 @@ impl Replica {
 
     /// The timer of an object has fired. A follower checks whether the primary that reported a hindrance is still alive.
     pub(super) fn retry_removal(&mut self, id: &ObjectId, now: &Now) {
+        self.index.attachments.retry_refused(id);
         if self.leadership.is_primary() || self.removal(id).is_none() || !self.index.is_hindered(id) {
             self.enqueue_object(id, now);
             return;
@@ -65,20 +71,9 @@ impl Replica {
 
     /// Queues the removal of what is due in an object: due now, whenever it was before.
     fn queue_removal(&mut self, id: &ObjectId, now: &Now) {
-        let again = self.index.attachments.get(id).is_some_and(|object| object.hindrance().is_some());
-        self.leadership.queue_in(lane(&id.kind, again), Work::Object(id.clone()), now.mono);
-    }
-
-    /// Queues removals from objects of a kind that can't be read behind all other work. Otherwise a follower would check the
-    /// same one again and again, and never take over for anything else.
-    pub(super) fn postpone_removals(&mut self, kind: &Kind, now: &Now) {
-        let of_kind = self.index.attachments.iter().map(|(id, _)| id).filter(|id| *id.kind == *kind);
-        let queued = of_kind.filter(|id| self.leadership.has_work(&Work::Object((*id).clone())));
-        let mut ids: Vec<ObjectId> = queued.cloned().collect();
-        ids.sort_unstable();
-        for id in &ids {
-            self.queue_removal(id, now);
-        }
+        let again = self.index.attachments.get(id).is_some_and(|object| object.hindrance().is_some())
+            || self.index.was_hindered(id);
+        self.leadership.queue(lane(&id.kind, again), Work::Object(id.clone()), now.mono);
     }
 
     /// What is due in an object.
@@ -93,5 +88,6 @@ impl Replica {
 /// The lane of removals from objects of a kind, since an API or a webhook may hang. Those that failed before have another, so
 /// that they don't delay the others.
 fn lane(kind: &Kind, again: bool) -> Lane {
-    Lane(hash_of((&kind.resource.group, &kind.resource.plural, again)))
+    let id = hash_of((&kind.resource.group, &kind.resource.plural));
+    if again { Lane::spare(id) } else { Lane::bounded(id) }
 }

@@ -124,6 +124,11 @@ impl Requests {
         }
     }
 
+    /// How many of them read sources that no watch will report by itself.
+    pub(super) fn reads_of_sources(&self) -> usize {
+        self.in_flight.values().filter(|it| matches!(it.purpose, Purpose::Source)).count()
+    }
+
     /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.in_flight.len()
@@ -142,7 +147,7 @@ impl Requests {
 
     /// Sends nothing that can wait until then: the API server asked for patience.
     pub(super) fn throttle(&mut self, until: Duration) {
-        self.throttled_until = until;
+        self.throttled_until = self.throttled_until.max(until);
     }
 
     /// Until when nothing is sent that can wait.

@@ -19,6 +19,9 @@ use crate::{
     user_event::{About, UserEvent},
 };
 
+/// How long the first check of what seems overdue may take.
+const CHECK: Duration = Duration::from_secs(1);
+
 impl Replica {
     // --- Elections -----------------------------------------------------------------------------------------------
 
@@ -45,7 +48,10 @@ impl Replica {
                     Work::Object(id) => Some(Request::ReadObject { object: id.clone() }),
                 };
                 match request {
-                    Some(request) => self.send(Purpose::Check(work), request, by, now),
+                    Some(request) => {
+                        let by = self.check_limit(&work, now);
+                        self.send(Purpose::Check(work), request, by, now);
+                    }
                     None => {
                         self.leadership.drop_work(&work);
                         let statement = self.statement(now);
@@ -65,6 +71,12 @@ impl Replica {
         }
     }
 
+    /// When a check fails that isn't answered. A short time at first, so that what can't be read delays other work little.
+    fn check_limit(&self, work: &Work, now: &Now) -> Duration {
+        let limit = CHECK.saturating_mul(1 << self.leadership.failed_checks(work).min(8));
+        now.mono.saturating_add(limit.min(self.settings.lease_duration / 2))
+    }
+
     /// What this replica would write into the `Lessor`.
     pub(super) fn statement(&self, now: &Now) -> Statement {
         Statement { at: now.wall, leases: self.index.leases.len(), paused: self.liveness.shared_pause(now) }
@@ -74,7 +86,7 @@ impl Replica {
     pub(super) fn election_answered(&mut self, request: &InFlight, response: &Response, now: &Now) {
         match response {
             Response::Lessor(lessor) => self.apply_lessor(lessor, now),
-            Response::Refused(error) => self.report_refusal(error),
+            Response::Refused(error) => self.report_refusal("can't lead", error),
             _ => {}
         }
         let statement = self.statement(now);
@@ -82,9 +94,9 @@ impl Replica {
         self.elect_since(next, request.sent_at, now);
     }
 
-    fn report_refusal(&mut self, error: &RequestError) {
+    fn report_refusal(&mut self, what: &str, error: &RequestError) {
         if self.leadership.refused(error) {
-            let note = format!("{} can't lead: {error}", self.settings.identity);
+            let note = format!("{} {what}: {error}", self.settings.identity);
             self.notify(UserEvent::warning(About::Lessor, "WriteRefused", note));
         }
     }
@@ -93,12 +105,14 @@ impl Replica {
     pub(super) fn check_answered(&mut self, work: &Work, request: &InFlight, response: Response, now: &Now) {
         match (work, response) {
             (_, Response::Refused(error)) => {
-                self.report_refusal(&error);
-                if let Work::Object(id) = work {
-                    self.postpone_removals(&id.kind, now);
+                self.report_refusal("can't read what is due", &error);
+                if matches!(error, RequestError::Throttled(_)) {
+                    let failed = self.leadership.abandon();
+                    self.elect_since(ElectionStep::Decided(failed), request.sent_at, now);
+                } else {
+                    // The `Lessor` was read right before, so the API server responds.
+                    self.leadership.unreadable(work, now.mono);
                 }
-                let failed = self.leadership.abandon();
-                self.elect_since(ElectionStep::Decided(failed), request.sent_at, now);
                 return;
             }
             (_, Response::Lease(lease)) => self.apply_lease(&lease, now),
@@ -112,9 +126,10 @@ impl Replica {
             (Work::Object(id), _) => self.remove_object(id, None, now),
         }
         if let Some(next) = self.also_to_check(work, request, now) {
-            self.send(Purpose::Check(work.clone()), next, self.time_limit(now), now);
+            self.send(Purpose::Check(work.clone()), next, self.check_limit(work, now), now);
             return;
         }
+        self.leadership.readable(work);
         let undone = match work {
             Work::Lease(uid) => matches!(self.step(*uid, now), Some(NextStep::Send(_))),
             Work::Object(id) => self.removal(id).is_some(),
@@ -154,6 +169,7 @@ impl Replica {
         objects.sort_unstable();
         for id in &objects {
             self.report_problems(id);
+            self.index.attachments.take_split(id);
             self.enqueue_object(id, now);
         }
     }

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     hash::{Hash, Hasher},
+    num::NonZeroU32,
     time::Duration,
 };
 
@@ -10,6 +11,14 @@ use lease_engine::{Rate, Timers};
 use uuid::Uuid;
 
 use crate::{index::attachments::ObjectId, metadata::NamespacedName};
+
+/// How often what failed before is retried, all leases and objects together.
+const RETRIES: Rate = const {
+    let burst = NonZeroU32::new(8).expect("above zero: the compiler checks it");
+    Rate::new(NonZeroU32::MIN, burst)
+};
+/// A follower that can't check what is due looks for all that is due this often.
+const LOOK_FOR_DUE: Duration = Duration::from_secs(1);
 
 /// What a timer is for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,6 +44,10 @@ pub(super) struct Schedule {
     refreshes: Timers<Uuid>,
     /// When sources may be read again, after a failure.
     read_sources_at: Duration,
+    /// How many retries may be sent.
+    retries: Rate,
+    /// When a follower that can't check what is due looks for more.
+    look_for_due_at: Duration,
 }
 
 impl Schedule {
@@ -46,6 +59,8 @@ impl Schedule {
             budget: Rate::per_second(status_rate),
             refreshes: Timers::default(),
             read_sources_at: Duration::ZERO,
+            retries: RETRIES,
+            look_for_due_at: Duration::ZERO,
         }
     }
 
@@ -127,6 +142,35 @@ impl Schedule {
         self.budget.next().map(|at| at.max(now))
     }
 
+    // --- Retries -------------------------------------------------------------------------------------------------
+
+    /// A retry is being sent. Returns when the next may be.
+    pub(super) fn spend_retry(&mut self, now: Duration) -> Duration {
+        self.retries.take(1, now);
+        self.retries.next().unwrap_or(now)
+    }
+
+    /// A retry has succeeded: others may, too.
+    pub(super) fn retry_succeeded(&mut self) {
+        self.retries = RETRIES;
+    }
+
+    // --- What a follower looks for --------------------------------------------------------------------------------
+
+    /// Whether to look for all that is due.
+    pub(super) fn look_for_due(&mut self, now: Duration) -> bool {
+        let looks = self.look_for_due_at <= now;
+        if looks {
+            self.look_for_due_at = now + LOOK_FOR_DUE;
+        }
+        looks
+    }
+
+    /// When to look for all that is due.
+    pub(super) fn look_for_due_at(&self) -> Duration {
+        self.look_for_due_at
+    }
+
     // --- Sources -------------------------------------------------------------------------------------------------
 
     /// Reads no source before then.
@@ -141,6 +185,7 @@ impl Schedule {
 
     /// Hashes everything that decides what comes next, except the budget.
     pub(super) fn hash_state(&self, state: &mut impl Hasher) {
-        (&self.timers, &self.lingering, &self.refreshes, self.read_sources_at).hash(state);
+        (&self.timers, &self.lingering, &self.refreshes, self.read_sources_at, self.look_for_due_at)
+            .hash(state);
     }
 }

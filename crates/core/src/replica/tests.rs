@@ -23,6 +23,7 @@ use crate::{
 mod ending;
 mod follow;
 mod granting;
+mod isolation;
 mod leading;
 mod overlap;
 mod recovery;

@@ -27,7 +27,8 @@ pub struct Faults {
 enum Kind {
     Drop,
     Cut,
-    Answer(StatusCode),
+    /// With the seconds of `Retry-After` for 429.
+    Answer(StatusCode, u32),
 }
 
 impl Faults {
@@ -84,7 +85,12 @@ impl Faults {
     /// that is no status counts as 500.
     pub fn answer(self, status: u16, share: f64) -> Self {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        self.with(Kind::Answer(status), share)
+        self.with(Kind::Answer(status, 1), share)
+    }
+
+    /// This share (0 … 1) never arrives, and is answered with 429 and these seconds of `Retry-After`.
+    pub fn busy(self, seconds: u32, share: f64) -> Self {
+        self.with(Kind::Answer(StatusCode::TOO_MANY_REQUESTS, seconds), share)
     }
 
     fn with(mut self, kind: Kind, share: f64) -> Self {
@@ -108,7 +114,7 @@ impl Faults {
         });
         let end = match kind {
             None => End::Answered,
-            Some(Kind::Answer(status)) => End::Refused(status),
+            Some(Kind::Answer(status, retry_after)) => End::Refused { status, retry_after },
             Some(Kind::Drop) => End::Dropped { arrives },
             Some(Kind::Cut) if seen.is_watch() => End::CutLater(Duration::from_secs(10).mul_f64(life)),
             Some(Kind::Cut) => End::Cut { arrives },
@@ -148,7 +154,7 @@ pub(super) enum End {
     /// By the API server.
     Answered,
     /// By the proxy.
-    Refused(StatusCode),
+    Refused { status: StatusCode, retry_after: u32 },
     /// Never answered.
     Dropped { arrives: bool },
     /// The connection is closed.
@@ -176,7 +182,7 @@ impl Counts {
         self.requests += 1;
         match end {
             End::Answered => {}
-            End::Refused(_) => self.refused += 1,
+            End::Refused { .. } => self.refused += 1,
             End::Dropped { .. } => self.dropped += 1,
             End::Cut { .. } | End::CutLater(_) => self.cut += 1,
         }

@@ -115,9 +115,9 @@ async fn deliver(
     match fate.end {
         End::Cut { arrives: false } => return Err(Lost::Cut),
         End::Dropped { arrives: false } => return hang().await,
-        End::Refused(status) => {
+        End::Refused { status, retry_after } => {
             sleep(fate.after).await;
-            return refusal(status);
+            return refusal(status, retry_after);
         }
         End::Answered | End::CutLater(_) | End::Cut { .. } | End::Dropped { .. } => {}
     }
@@ -129,7 +129,7 @@ async fn deliver(
         End::Cut { .. } => Err(Lost::Cut),
         End::Dropped { .. } => hang().await,
         End::CutLater(life) => Ok(answer.map(|body| Cut { body, end: Box::pin(sleep(life)) }.boxed_unsync())),
-        End::Answered | End::Refused(_) => Ok(answer.map(|body| body.map_err(broken).boxed_unsync())),
+        End::Answered | End::Refused { .. } => Ok(answer.map(|body| body.map_err(broken).boxed_unsync())),
     }
 }
 
@@ -147,7 +147,7 @@ async fn hang() -> Result<Answer, Lost> {
 }
 
 /// An error as the API server would answer it.
-fn refusal(status: StatusCode) -> Result<Answer, Lost> {
+fn refusal(status: StatusCode, retry_after: u32) -> Result<Answer, Lost> {
     let reason = match status.as_u16() {
         409 => "Conflict",
         429 => "TooManyRequests",
@@ -166,7 +166,7 @@ fn refusal(status: StatusCode) -> Result<Answer, Lost> {
     });
     let mut answer = Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
     if status == StatusCode::TOO_MANY_REQUESTS {
-        answer = answer.header(header::RETRY_AFTER, "1");
+        answer = answer.header(header::RETRY_AFTER, retry_after);
     }
     let body = Full::new(Bytes::from(body.to_string()));
     answer.body(body.map_err(|never| match never {}).boxed_unsync()).map_err(broken)

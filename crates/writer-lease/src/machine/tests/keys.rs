@@ -152,15 +152,15 @@ fn a_lane_that_is_stuck_leaves_half_of_the_slots_and_goes_on_when_it_moves() {
     assert_eq!(all(&mut lease, s(0)), [claim_empty(1)]);
     lease.claimed(1, s(0), s(0));
     for key in ["a", "b", "c", "d"] {
-        lease.try_work_in(Lane(1), key, s(1));
+        lease.try_work_in(Lane::bounded(1), key, s(1));
     }
     assert_eq!(runs(&mut lease, s(1)), ["a", "b"]);
     // What waits for a slot is no reason to wake up.
     assert!(wake(&lease, s(1)) > s(1));
-    lease.try_work_in(Lane(2), "other", s(2));
+    lease.try_work_in(Lane::bounded(2), "other", s(2));
     assert_eq!(runs(&mut lease, s(2)), ["other"]);
     lease.try_work("urgent", s(2));
-    lease.try_work_in(Lane(2), "another", s(2));
+    lease.try_work_in(Lane::bounded(2), "another", s(2));
     assert_eq!(runs(&mut lease, s(2)), ["urgent"]);
     lease.done(&"other", WorkResult::Extend, false, s(2), s(2));
     lease.done(&"a", WorkResult::None, false, s(2), s(2));
@@ -171,14 +171,106 @@ fn a_lane_that_is_stuck_leaves_half_of_the_slots_and_goes_on_when_it_moves() {
     assert_eq!(runs(&mut lease, s(2)), ["d"]);
 }
 
+/// Leads under term 1, and runs so many keys at once.
+fn leader_with_slots(max_running: usize) -> WriterLease<&'static str> {
+    let mut lease = WriterLease::new(Config { max_running, ..config() });
+    lease.observe_claim(Holder::Nobody, 0, s(0));
+    assert_eq!(all(&mut lease, s(0)), [claim_empty(1)]);
+    lease.claimed(1, s(0), s(0));
+    lease
+}
+
+#[test]
+fn a_trusted_lane_takes_all_slots_until_it_hangs_and_delays_others_by_half_a_second() {
+    let mut lease = leader_with_slots(4);
+    for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+        lease.try_work_in(Lane::trusted(1), key, s(1));
+    }
+    assert_eq!(runs(&mut lease, s(1)), ["a", "b", "c", "d"]);
+    lease.try_work_in(Lane::trusted(2), "other", ms(1100));
+    assert_eq!(runs(&mut lease, ms(1100)), Vec::<&str>::new());
+    assert_eq!(wake(&lease, ms(1100)), ms(1500));
+    assert_eq!(runs(&mut lease, ms(1500)), ["other"]);
+    // What hangs was given up. The lane is bounded for a while, and others have slots at once.
+    for key in ["a", "b", "c", "d", "other"] {
+        lease.done(&key, WorkResult::None, false, ms(1600), ms(1600));
+    }
+    assert_eq!(runs(&mut lease, ms(1600)), ["e", "f"]);
+    lease.try_work_in(Lane::trusted(2), "other", ms(1600));
+    lease.try_work_in(Lane::trusted(2), "another", ms(1600));
+    assert_eq!(runs(&mut lease, ms(1600)), ["another", "other"]);
+}
+
+#[test]
+fn a_trusted_lane_whose_work_fails_at_once_leaves_half_of_the_slots_to_others() {
+    let mut lease = leader_with_slots(4);
+    for key in ["a", "b", "c", "d", "e", "f"] {
+        lease.try_work_in(Lane::trusted(1), key, s(1));
+    }
+    assert_eq!(runs(&mut lease, s(1)), ["a", "b", "c", "d"]);
+    for key in ["a", "b", "c", "d"] {
+        lease.done(&key, WorkResult::None, true, ms(1001), ms(1001));
+    }
+    assert_eq!(runs(&mut lease, ms(1001)), ["e", "f"]);
+    lease.try_work_in(Lane::trusted(2), "other", ms(1001));
+    assert_eq!(runs(&mut lease, ms(1001)), ["other"]);
+}
+
+#[test]
+fn spare_lanes_run_from_when_they_may() {
+    let mut lease = leader_with_slots(4);
+    lease.spare_from(s(3));
+    lease.try_work_later(Lane::spare(1), "early", s(1), s(2));
+    lease.try_work_later(Lane::spare(2), "late", s(1), s(4));
+    lease.wrote(1, s(2));
+    assert_eq!(runs(&mut lease, s(2)), Vec::<&str>::new());
+    assert_eq!(runs(&mut lease, s(3)), ["early"]);
+    assert!(lease.runs_spare(&"early"));
+    lease.wrote(1, s(4));
+    assert_eq!(runs(&mut lease, s(4)), ["late"]);
+}
+
+#[test]
+fn spare_lanes_take_turns() {
+    let mut lease = leader_with_slots(8);
+    lease.spare_from(s(3));
+    for (lane, key) in [(1, "a"), (1, "b"), (2, "c"), (2, "d")] {
+        lease.try_work_later(Lane::spare(lane), key, s(1), s(3 - lane));
+    }
+    lease.wrote(1, s(3));
+    assert_eq!(runs(&mut lease, s(3)), ["a", "c", "b", "d"]);
+}
+
+#[test]
+fn a_follower_checks_what_can_be_checked_and_the_rest_with_growing_pauses() {
+    let mut lease = follower(s(0));
+    for key in ["a", "b", "c"] {
+        lease.try_work_in(Lane::trusted(1), key, s(1));
+    }
+    lease.try_work_in(Lane::trusted(2), "other", s(2));
+    assert_eq!(all(&mut lease, s(6)), [claim_overdue(2, "a")]);
+    lease.unchecked(&"a", s(6));
+    // The rest of the lane isn't tried, and the other one at once.
+    assert_eq!(all(&mut lease, s(6)), [claim_overdue(2, "other")]);
+    lease.unchecked(&"other", s(6));
+    lease.remove(&"other");
+    for (tried, pause) in [(6_250, 500), (6_750, 1_000), (7_750, 2_000)] {
+        assert_eq!(all(&mut lease, ms(tried)), [claim_overdue(2, "a")]);
+        lease.unchecked(&"a", ms(tried));
+        assert_eq!(wake(&lease, ms(tried)), ms(tried + pause));
+    }
+    lease.checked(&"a");
+    assert!(!lease.has_unchecked());
+}
+
 #[test]
 fn work_that_is_queued_in_another_lane_moves_there() {
     let mut lease = WriterLease::new(Config { max_running: 2, ..config() });
     lease.observe_claim(Holder::Nobody, 0, s(0));
     assert_eq!(all(&mut lease, s(0)), [claim_empty(1)]);
     lease.claimed(1, s(0), s(0));
-    lease.try_work_in(Lane(1), "a", s(1));
-    lease.try_work_in(Lane(1), "b", s(1));
+    lease.try_work_in(Lane::bounded(1), "a", s(1));
+    lease.try_work_in(Lane::bounded(1), "b", s(1));
     assert_eq!(runs(&mut lease, s(1)), ["a"]);
     lease.try_work("b", s(1));
     assert_eq!(runs(&mut lease, s(1)), ["b"]);
