@@ -114,7 +114,8 @@ mod tests {
     fn every_field_has_a_description_and_is_not_nullable() {
         for crd in all() {
             for (path, schema) in schemas(&crd) {
-                assert!(schema.description.is_some(), "{path}");
+                // The items of a list are described with the list.
+                assert!(schema.description.is_some() || path.ends_with("[]"), "{path}");
                 assert_eq!(schema.nullable, None, "{path}");
             }
         }
