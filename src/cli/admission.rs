@@ -12,14 +12,21 @@ use super::attachable::AttachableArgs;
 /// The policy of `deploy/`, for ConfigMaps and Secrets.
 const POLICY: &str = include_str!("../../deploy/admission.yaml");
 
+/// The policy that sets the finalizer of leases.
+const FINALIZER_POLICY: &str = include_str!("../../deploy/finalizer.yaml");
+
 /// Give the same arguments as to `lessor run`.
 #[derive(Args, Debug)]
 pub(crate) struct AdmissionArgs {
     #[command(flatten)]
     attachable: AttachableArgs,
+
+    /// Also print the policy by which the API server sets the finalizer of leases. It needs Kubernetes 1.36.
+    #[arg(long)]
+    finalizer: bool,
 }
 
-/// Prints the policy and its binding.
+/// Prints the policies and their bindings.
 pub(crate) fn run(args: AdmissionArgs, mut out: impl Write) -> anyhow::Result<()> {
     let kinds = args.attachable.read()?;
     for document in POLICY.split("---\n").skip(1) {
@@ -29,6 +36,9 @@ pub(crate) fn run(args: AdmissionArgs, mut out: impl Write) -> anyhow::Result<()
         }
         let yaml = serde_saphyr::to_string(&object).context("can't write YAML")?;
         writeln!(out, "---\n{}", yaml.trim_end())?;
+    }
+    if args.finalizer {
+        out.write_all(FINALIZER_POLICY.as_bytes())?;
     }
     Ok(())
 }

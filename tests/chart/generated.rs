@@ -53,7 +53,7 @@ async fn the_definitions_in_the_chart_are_those_of_the_code() {
 
 #[trial]
 async fn what_the_chart_takes_from_deploy_is_the_same_there() {
-    for name in ["admission.yaml", "roles.yaml"] {
+    for name in ["admission.yaml", "finalizer.yaml", "roles.yaml"] {
         let plain = fs::read_to_string(format!("{ROOT}/deploy/{name}")).expect("a file");
         check(&format!("charts/lessor/files/{name}"), &plain);
     }
