@@ -85,9 +85,9 @@ async fn replicas_start_anew_by_themselves_after_a_restore_and_serve_what_is_the
 
     while_stopped(&cluster, "cp -a etcd backup").await;
     // No replica writes the Lessor meanwhile, so that this is as it was.
-    for n in 0..20 {
-        let renewal =
-            Patch::Merge(json!({"spec": {"renewTime": format!("2026-01-31T12:00:{n:02}.000000Z")}}));
+    // An API server that starts writes a few objects, too.
+    for n in 0..200 {
+        let renewal = Patch::Merge(json!({"spec": {"renewTime": format!("2026-01-31T12:00:00.{n:06}Z")}}));
         leases.patch("kept", &PatchParams::default(), &renewal).await.expect("a renewal");
     }
     create("lost").await;
