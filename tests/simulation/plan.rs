@@ -207,6 +207,14 @@ impl Plan {
     fn let_a_namespace_be_stuck(&mut self, random: &mut Random) {
         self.length = random.seconds(150, 170);
         self.rest = self.length - PERSISTENCE;
+        if random.percent(25) && withstands("forbidden-namespace") {
+            self.scoped = true;
+            self.faults.push((random.seconds(12, 16), self.length, Fault::ForbiddenNamespace));
+            let restart = Incident::Crash(random.below(REPLICAS), Duration::from_secs(1));
+            self.incidents.push((random.seconds(20, 25), restart));
+            self.incidents.push((random.seconds(40, 60), Incident::PrimaryDies));
+            return;
+        }
         let kind = *random.pick(&[Some(Kind::Lease), Some(Kind::ConfigMap), None]);
         let webhook = webhook(random);
         let scope = Scope { namespace: Some(TEAM), kind };
@@ -298,6 +306,12 @@ impl Plan {
 
     pub(crate) fn is_calm(&self) -> bool {
         !self.sluggish && self.shape == Shape::Calm
+    }
+
+    /// Whether the second namespace can't be watched for so long that releases wait no longer for its objects.
+    pub(crate) fn is_namespace_lost(&self) -> bool {
+        self.shape == Shape::Stuck
+            && self.faults.iter().any(|(.., fault)| *fault == Fault::ForbiddenNamespace)
     }
 
     /// Whether the store goes back to an earlier state.
