@@ -26,8 +26,10 @@ mutant 'nothing is read again after a conflict' 'core replica' crates/core/src/r
   'entry.stale = true;' 'entry.stale = !@;'
 
 mutant 'an ended lease does not linger' 'core replica' crates/core/src/index/leases.rs \
-  'more.linger_until = Some(now.mono.saturating_add(settings.linger))' \
-  'more.linger_until = Some(now.mono.saturating_add(if @ { Duration::ZERO } else { settings.linger }))'
+  'more.linger_until = Some(now.mono.saturating_add(settings.linger));
+            more.end_unseen = false;' \
+  'more.linger_until = Some(now.mono.saturating_add(if @ { Duration::ZERO } else { settings.linger }));
+            more.end_unseen = false;'
 
 mutant 'a lease is released while something is attached' 'core replica' crates/core/src/decide/lease.rs \
   'if self.attached != Attached::default() {' 'if !@ && self.attached != Attached::default() {'

@@ -282,6 +282,10 @@ impl Follower {
         if self.keeps.is_none() && (moment.over || moment.random.percent(40)) {
             return Visit::after(again);
         }
+        // A lease that isn't granted yet keeps nothing alive, and its grant may take long.
+        if self.keeps.as_ref().is_some_and(|from| !is_granted(moment.server, &from["lease"]["name"])) {
+            return Visit::after(again);
+        }
         let (ttl, from) = match &self.keeps {
             // A holder renews at a third of its TTL, whatever that becomes.
             Some(from) if from["lease"]["name"] == lease_name(0) => (36, from.clone()),
@@ -308,6 +312,13 @@ impl Follower {
     fn ask(&self, moment: &mut Moment<'_>, verb: &'static str, body: Value) {
         moment.ask("holder", verb, Target::object(Kind::Lease, NAMESPACE, &self.name), body);
     }
+}
+
+/// Whether the lease of this name is granted; `true` where no lease is named.
+fn is_granted(server: &ApiServer, name: &Value) -> bool {
+    let Some(name) = name.as_str() else { return true };
+    let lease = server.get(Kind::Lease, NAMESPACE, name);
+    lease.is_some_and(|lease| lease.pointer("/status/specGeneration").is_some())
 }
 
 /// Something to follow that may fail, or that nobody has ever seen.

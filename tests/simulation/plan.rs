@@ -16,10 +16,12 @@ pub(crate) const PERSISTENCE: Duration = Duration::from_secs(80);
 
 /// What a world may have beside the faults that have always been there, and whether the operator withstands it. What it doesn't
 /// yet is off, and becomes true together with the change after which it does. `FAULTS=NAME,NAME` turns on more for one run.
-const WITHSTOOD: [(&str, bool); 8] = [
+const WITHSTOOD: [(&str, bool); 9] = [
     // Writes in one namespace meet a webhook that hangs, refuses, or asks for patience. Leases elsewhere end in time, and no
     // more than two requests a second go where nothing succeeds.
     ("stuck-namespace", false),
+    // Writes meet a webhook that answers 429 and asks for ten minutes, beside other faults.
+    ("throttling-webhook", false),
     // One of several namespaces may not be read for a while, perhaps while a replica starts.
     ("forbidden-namespace", false),
     // Outages count in worlds in which replicas start anew, while a primary lives that has met them.
@@ -205,6 +207,14 @@ impl Plan {
     fn let_a_namespace_be_stuck(&mut self, random: &mut Random) {
         self.length = random.seconds(150, 170);
         self.rest = self.length - PERSISTENCE;
+        if random.percent(25) && withstands("forbidden-namespace") {
+            self.scoped = true;
+            self.faults.push((random.seconds(12, 16), self.length, Fault::ForbiddenNamespace));
+            let restart = Incident::Crash(random.below(REPLICAS), Duration::from_secs(1));
+            self.incidents.push((random.seconds(20, 25), restart));
+            self.incidents.push((random.seconds(40, 60), Incident::PrimaryDies));
+            return;
+        }
         let kind = *random.pick(&[Some(Kind::Lease), Some(Kind::ConfigMap), None]);
         let webhook = webhook(random);
         let scope = Scope { namespace: Some(TEAM), kind };
@@ -223,7 +233,7 @@ impl Plan {
         let restarts = random.percent(70);
         for _ in 0..2 + random.below(7) {
             let whom = if random.percent(40) { Whom::Everybody } else { Whom::One(random.below(REPLICAS)) };
-            let fault = match random.below(11) {
+            let fault = match random.below(10) {
                 0 => Fault::Refuse(whom),
                 1 => Fault::Hang(whom),
                 2 => Fault::Slow,
@@ -231,9 +241,11 @@ impl Plan {
                 4 => Fault::Lossy,
                 5 => Fault::Forbidden,
                 6 => Fault::Full,
-                7 if withstands("forbidden-namespace") => Fault::ForbiddenNamespace,
-                8 => Fault::Webhook(webhook(random), scope(random)),
-                9 if withstands("late-responses") => Fault::LateResponses,
+                7 => match (webhook(random), scope(random)) {
+                    (Webhook::Throttles, _) if !withstands("throttling-webhook") => Fault::FlakyWatches,
+                    (webhook, scope) => Fault::Webhook(webhook, scope),
+                },
+                8 if withstands("late-responses") => Fault::LateResponses,
                 _ => Fault::FlakyWatches,
             };
             let from = random.between(Duration::ZERO, length);
@@ -250,13 +262,12 @@ impl Plan {
             let at = random.between(Duration::ZERO, length);
             let replica = random.below(REPLICAS);
             let lasts = random.seconds(0, 20);
-            let incident = match random.below(7) {
+            let incident = match random.below(6) {
                 0 if restarts => Incident::Crash(replica, lasts),
                 1 if restarts => Incident::Stop(replica, lasts),
                 0..=2 => Incident::Pause(replica, lasts),
                 3 => Incident::WallClock(replica, random.seconds(0, 7200), random.percent(50)),
                 5 => Incident::LessorDeleted,
-                6 if withstands("reset-managed-fields") => Incident::ManagedFieldsReset,
                 _ => Incident::Compaction,
             };
             self.incidents.push((at, incident));
@@ -266,6 +277,16 @@ impl Plan {
             let at = random.between(Duration::ZERO, length);
             let lasts = random.seconds(0, 30);
             self.incidents.extend((0..REPLICAS).map(|replica| (at, Incident::Crash(replica, lasts))));
+            if random.percent(30) && withstands("reset-managed-fields") {
+                let before = at.saturating_sub(random.seconds(0, 15));
+                self.incidents.push((before, Incident::ManagedFieldsReset));
+            }
+        }
+        // A kind that can't be watched for 30 s holds up no release any more, so that attachments may be left.
+        if random.percent(10) && withstands("forbidden-namespace") {
+            let from = random.between(Duration::ZERO, length);
+            let to = (from + random.seconds(3, 25)).min(length);
+            self.faults.push((from, to, Fault::ForbiddenNamespace));
         }
         // A long outage, which a replica that starts meanwhile hasn't met.
         if restarts && random.percent(15) {
@@ -285,6 +306,12 @@ impl Plan {
 
     pub(crate) fn is_calm(&self) -> bool {
         !self.sluggish && self.shape == Shape::Calm
+    }
+
+    /// Whether the second namespace can't be watched for so long that releases wait no longer for its objects.
+    pub(crate) fn is_namespace_lost(&self) -> bool {
+        self.shape == Shape::Stuck
+            && self.faults.iter().any(|(.., fault)| *fault == Fault::ForbiddenNamespace)
     }
 
     /// Whether the store goes back to an earlier state.
