@@ -26,19 +26,27 @@ type object = map[string]any
 
 // Server is an http.RoundTripper. Its operator grants a lease at once, and ends it when its time is over.
 type Server struct {
-	// Fault, if set, is called before each request, and may answer in the server's place. With late, the server handles the
-	// request after that much time; the client gets its answer then, unless it has given up.
-	Fault func(request *http.Request) (late time.Duration, fault *http.Response, err error)
-
 	// NoOperator leaves leases without a grant.
 	NoOperator bool
 
 	mu       sync.Mutex
+	fault    Fault
 	version  int
 	objects  map[string]object
 	watchers map[*watcher]struct{}
 	deadline map[string]time.Time
 	requests []string
+}
+
+// Fault is called before a request, and may answer in the server's place. With late, the server handles the request after that much
+// time; the client gets its answer then, unless it has given up.
+type Fault func(request *http.Request) (late time.Duration, fault *http.Response, err error)
+
+// SetFault sets what is called before each request from now on, or nothing.
+func (s *Server) SetFault(fault Fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = fault
 }
 
 type watcher struct {
@@ -116,8 +124,11 @@ func (s *Server) RoundTrip(request *http.Request) (*http.Response, error) {
 		body, _ = io.ReadAll(request.Body)
 		_ = request.Body.Close()
 	}
-	if s.Fault != nil {
-		late, fault, err := s.Fault(request)
+	s.mu.Lock()
+	fault := s.fault
+	s.mu.Unlock()
+	if fault != nil {
+		late, fault, err := fault(request)
 		if fault != nil || err != nil {
 			return fault, err
 		}
@@ -275,9 +286,10 @@ func (s *Server) put(key string, stored object, event string) {
 
 func (s *Server) emit(key string, changed object, event string) {
 	text, _ := json.Marshal(object{"type": event, "object": typed(key, changed)})
+	text = append(text, '\n')
 	for w := range s.watchers {
 		if w.shows(key, changed) {
-			w.events <- append(text, '\n')
+			w.events <- text
 		}
 	}
 }
