@@ -152,6 +152,6 @@ func isGranted(lease, created *v1alpha1.Lease) (bool, error) {
 	case lease.Ended() || lease.DeletionTimestamp != nil:
 		return false, &Error{ErrEnded, v1alpha1.EndedMessage, nil}
 	}
-	active := meta.FindStatusCondition(lease.Status.Conditions, v1alpha1.ConditionActive)
+	active := meta.FindStatusCondition(lease.OwnStatus().Conditions, v1alpha1.ConditionActive)
 	return active != nil && slices.Contains([]string{v1alpha1.ReasonGranted, v1alpha1.ReasonSuspended}, active.Reason), nil
 }

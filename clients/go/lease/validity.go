@@ -37,7 +37,7 @@ func newValidity(answer *answer) (validity, bool) {
 // renewed returns the validity after another renewal, and whether the lease is granted.
 func (v validity) renewed(answer *answer) (validity, bool) {
 	lease := answer.lease
-	if lease.Status.GrantedTTLSeconds == nil {
+	if lease.OwnStatus().GrantedTTLSeconds == nil {
 		return v, false
 	}
 	v.ttl = v.grantedTTL(lease)

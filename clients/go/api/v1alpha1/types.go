@@ -165,6 +165,9 @@ type LeaseStatus struct {
 	EndTime *metav1.MicroTime `json:"endTime,omitempty"`
 	// RemainingSeconds are the remaining seconds while the lease is suspended, rounded up.
 	RemainingSeconds *int64 `json:"remainingSeconds,omitempty"`
+	// LeaseUID is the uid of the lease that this status was written for. A status of another lease, which a backup tool has restored,
+	// is ignored and replaced: see Lease.OwnStatus.
+	LeaseUID *string `json:"leaseUID,omitempty"`
 	// Primary is the replica of the operator that wrote this status.
 	Primary *string `json:"primary,omitempty"`
 	// Term is the term of the primary that wrote this status. It never decreases.
@@ -241,6 +244,11 @@ type LessorStatus struct {
 	// PausedMilliseconds is the accumulated time in which the API server responded but accepted no writes, so that no holder
 	// could renew. Every replica extends all deadlines by this time.
 	PausedMilliseconds *int64 `json:"pausedMilliseconds,omitempty"`
+	// Namespaces are the namespaces that this installation serves; * stands for all. Of installations that overlap, one that names
+	// a namespace serves it rather than one for all, and among equals the one with the older Lessor.
+	//
+	// +listType=atomic
+	Namespaces []string `json:"namespaces,omitempty"`
 	// Version is the version of the operator that is, or last was, primary.
 	Version *string `json:"version,omitempty"`
 }

@@ -186,6 +186,11 @@ func (in *LeaseStatus) DeepCopyInto(out *LeaseStatus) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.LeaseUID != nil {
+		in, out := &in.LeaseUID, &out.LeaseUID
+		*out = new(string)
+		**out = **in
+	}
 	if in.Primary != nil {
 		in, out := &in.Primary, &out.Primary
 		*out = new(string)
@@ -326,6 +331,11 @@ func (in *LessorStatus) DeepCopyInto(out *LessorStatus) {
 		in, out := &in.PausedMilliseconds, &out.PausedMilliseconds
 		*out = new(int64)
 		**out = **in
+	}
+	if in.Namespaces != nil {
+		in, out := &in.Namespaces, &out.Namespaces
+		*out = make([]string, len(*in))
+		copy(*out, *in)
 	}
 	if in.Version != nil {
 		in, out := &in.Version, &out.Version

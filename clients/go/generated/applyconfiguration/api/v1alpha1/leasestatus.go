@@ -28,6 +28,9 @@ type LeaseStatusApplyConfiguration struct {
 	EndTime *metav1.MicroTime `json:"endTime,omitempty"`
 	// RemainingSeconds are the remaining seconds while the lease is suspended, rounded up.
 	RemainingSeconds *int64 `json:"remainingSeconds,omitempty"`
+	// LeaseUID is the uid of the lease that this status was written for. A status of another lease, which a backup tool has restored,
+	// is ignored and replaced: see Lease.OwnStatus.
+	LeaseUID *string `json:"leaseUID,omitempty"`
 	// Primary is the replica of the operator that wrote this status.
 	Primary *string `json:"primary,omitempty"`
 	// Term is the term of the primary that wrote this status. It never decreases.
@@ -105,6 +108,14 @@ func (b *LeaseStatusApplyConfiguration) WithEndTime(value metav1.MicroTime) *Lea
 // If called multiple times, the RemainingSeconds field is set to the value of the last call.
 func (b *LeaseStatusApplyConfiguration) WithRemainingSeconds(value int64) *LeaseStatusApplyConfiguration {
 	b.RemainingSeconds = &value
+	return b
+}
+
+// WithLeaseUID sets the LeaseUID field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the LeaseUID field is set to the value of the last call.
+func (b *LeaseStatusApplyConfiguration) WithLeaseUID(value string) *LeaseStatusApplyConfiguration {
+	b.LeaseUID = &value
 	return b
 }
 

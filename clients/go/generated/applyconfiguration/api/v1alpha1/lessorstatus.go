@@ -30,6 +30,9 @@ type LessorStatusApplyConfiguration struct {
 	// PausedMilliseconds is the accumulated time in which the API server responded but accepted no writes, so that no holder
 	// could renew. Every replica extends all deadlines by this time.
 	PausedMilliseconds *int64 `json:"pausedMilliseconds,omitempty"`
+	// Namespaces are the namespaces that this installation serves; * stands for all. Of installations that overlap, one that names
+	// a namespace serves it rather than one for all, and among equals the one with the older Lessor.
+	Namespaces []string `json:"namespaces,omitempty"`
 	// Version is the version of the operator that is, or last was, primary.
 	Version *string `json:"version,omitempty"`
 }
@@ -106,6 +109,16 @@ func (b *LessorStatusApplyConfiguration) WithLeases(value int64) *LessorStatusAp
 // If called multiple times, the PausedMilliseconds field is set to the value of the last call.
 func (b *LessorStatusApplyConfiguration) WithPausedMilliseconds(value int64) *LessorStatusApplyConfiguration {
 	b.PausedMilliseconds = &value
+	return b
+}
+
+// WithNamespaces adds the given value to the Namespaces field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Namespaces field.
+func (b *LessorStatusApplyConfiguration) WithNamespaces(values ...string) *LessorStatusApplyConfiguration {
+	for i := range values {
+		b.Namespaces = append(b.Namespaces, values[i])
+	}
 	return b
 }
 
