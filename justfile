@@ -33,6 +33,18 @@ test *args:
 clients:
     cargo test --test kubectl_lease -- --include-ignored languages
 
+# Check the Go client: format, vet, staticcheck, tests with the race detector, generated code
+go-client:
+    scripts/check-go-client
+
+# Run the Go client's tests on a real server
+go-client-cluster:
+    cargo test --test kubectl_lease -- --ignored the_go_client
+
+# Generate the Go client's clientset, listers, informers and apply configurations from its types
+go-generate:
+    scripts/generate-go-client
+
 # Record a session of kubectl lease anew: docs/recording.txt
 recording:
     cargo test --test kubectl_lease -- --ignored the_recording_is_made

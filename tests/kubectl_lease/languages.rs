@@ -80,6 +80,19 @@ async fn a_go_program_holds_a_lease() {
     .await;
 }
 
+#[tokio::test]
+#[ignore = "builds client-go: just go-client-cluster"]
+async fn the_go_client_passes_its_tests_on_a_real_server() {
+    let world = World::new("go-client").await;
+    let _operator = world.primary(&[]).await;
+    let mut test = Command::new("go");
+    test.args(["test", "-race", "-count=1", "./integration"])
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/clients/go"))
+        .env("LESSOR_TEST_KUBECONFIG", world.cluster.kubeconfig_path())
+        .env("LESSOR_TEST_NAMESPACE", &world.namespace);
+    tokio::task::spawn_blocking(move || done(&mut test)).await.expect("the tests of the Go client");
+}
+
 /// Where what was built or installed once stays.
 fn cached(name: &str) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients").join(name);
