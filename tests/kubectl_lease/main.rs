@@ -8,6 +8,7 @@ mod languages;
 mod packaging;
 mod plugin;
 mod programs;
+mod python;
 mod rights;
 mod running;
 mod terminal;
