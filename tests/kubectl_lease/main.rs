@@ -5,6 +5,7 @@
 mod attachments;
 mod holders;
 mod languages;
+mod locks;
 mod packaging;
 mod plugin;
 mod programs;

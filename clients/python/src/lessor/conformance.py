@@ -16,7 +16,7 @@ from typing import Any
 
 from kubernetes import config as kubernetes_config
 
-from lessor import _clock, errors
+from lessor import _clock, _locks, errors
 from lessor._leases import config_map
 from lessor.client import HeldLease, LeaseClient
 from lessor.concurrency import Election, Mutex, Session
@@ -204,7 +204,8 @@ class Adapter:
         return {}
 
     def _leader(self, command: Json) -> Json:
-        leader = Election(self._valid_session(60), command["election"]).leader()
+        # A reader needs no session.
+        leader = self._client.run(_locks.leader(self._client.scope, command["election"]))
         return {"value": leader.value, "token": leader.token}
 
     def _valid_session(self, ttl: float) -> Session:
