@@ -31,7 +31,11 @@ test *args:
 
 # Run the clients in other languages against a real server; needs curl, jq, Python and Go
 clients:
-    cargo test --test kubectl_lease -- --include-ignored languages
+    cargo test --test kubectl_lease -- --include-ignored languages python
+
+# Check and test the Python client, without a cluster
+python-client *args:
+    scripts/check-python-client {{ args }}
 
 # Check the Go client: format, vet, staticcheck, tests with the race detector, generated code
 go-client:

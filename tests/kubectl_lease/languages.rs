@@ -94,19 +94,19 @@ async fn the_go_client_passes_its_tests_on_a_real_server() {
 }
 
 /// Where what was built or installed once stays.
-fn cached(name: &str) -> PathBuf {
+pub(crate) fn cached(name: &str) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients").join(name);
     fs::create_dir_all(&directory).expect("a directory");
     directory
 }
 
-fn done(command: &mut Command) {
+pub(crate) fn done(command: &mut Command) {
     let status = command.status().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(status.success(), "{command:?}: {status}");
 }
 
 /// What each program has to do, however it's written.
-async fn holds(language: &str, program: impl Fn(&Proxy, &Path) -> Command) {
+pub(crate) async fn holds(language: &str, program: impl Fn(&Proxy, &Path) -> Command) {
     let world = World::new(language).await;
     let _operator = world.primary(&[]).await;
     let proxy = world.cluster.proxy().await.expect("a proxy");

@@ -5,9 +5,11 @@
 mod attachments;
 mod holders;
 mod languages;
+mod locks;
 mod packaging;
 mod plugin;
 mod programs;
+mod python;
 mod rights;
 mod running;
 mod terminal;

@@ -33,8 +33,13 @@ impl BootInstant {
 
     /// The time since this instant; zero before it.
     pub fn elapsed(self) -> Duration {
-        let now = Self::now();
-        now.timer.saturating_duration_since(self.timer).max(now.boot.saturating_sub(self.boot))
+        Self::now().duration_since(self)
+    }
+
+    /// The time from `earlier` to this instant, on the clock with the larger difference; zero if it was before.
+    pub(super) fn duration_since(self, earlier: Self) -> Duration {
+        let timer = self.timer.saturating_duration_since(earlier.timer);
+        timer.max(self.boot.saturating_sub(earlier.boot))
     }
 
     /// Whether this instant has passed.

@@ -2,6 +2,7 @@
 
 use std::{fmt, time::Duration};
 
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api, Client, Resource,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
@@ -76,6 +77,11 @@ impl LeaseClient {
 
     /// An [`Api`] of the leases, for requests that this client doesn't offer.
     pub fn api(&self) -> Api<Lease> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// An [`Api`] of the ConfigMaps in the namespace.
+    pub(super) fn config_maps(&self) -> Api<ConfigMap> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 

@@ -204,6 +204,11 @@ impl KeepAlive {
         self.progress.borrow().lease.clone()
     }
 
+    /// Stops the renewals.
+    pub(super) fn abort(&self) {
+        self.task.abort();
+    }
+
     /// Stops the renewals, and returns the lease.
     pub fn stop(self) -> HeldLease {
         self.lease()

@@ -4,6 +4,7 @@ mod annotate;
 mod attach;
 mod boot_instant;
 mod client;
+pub mod concurrency;
 mod error;
 mod grant;
 mod http;
