@@ -199,6 +199,7 @@ mod tests {
             path: String::new(),
             query: String::new(),
             user_agent: String::new(),
+            token: String::new(),
             body: Default::default(),
         };
         let (mut faults, mut counts, mut all) = (Faults::bad_day(seed), Counts::default(), String::new());
