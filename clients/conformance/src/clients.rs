@@ -61,7 +61,8 @@ pub const OWN: [&str; 4] = ["rust", "go", "python", "kubectl-lease"];
 /// One of the project's own clients, built if it isn't.
 pub async fn own(name: &str) -> Result<Client> {
     let client = match name {
-        "go" => go().await?,
+        "go" => go(name, &clients().join("go"), "./cmd/conformance").await?,
+        "client-go" => go(name, &clients().join("conformance/client-go"), ".").await?,
         "python" => python().await?,
         _ => Client::at(&directory()?.join(format!("adapter-{name}")))?,
     };
@@ -77,14 +78,10 @@ pub fn simple(mutation: Option<&str>) -> Result<Client> {
     })
 }
 
-async fn go() -> Result<Client> {
-    let program = directory()?.join("adapter-go");
+async fn go(name: &str, module: &Path, package: &str) -> Result<Client> {
+    let program = directory()?.join(format!("adapter-{name}"));
     let mut build = Command::new("go");
-    build
-        .args(["build", "-o"])
-        .arg(&program)
-        .arg("./cmd/conformance-adapter")
-        .current_dir(clients().join("go"));
+    build.args(["build", "-o"]).arg(&program).arg(package).current_dir(module);
     done(build).await?;
     Client::at(&program)
 }
@@ -102,9 +99,9 @@ async fn python() -> Result<Client> {
         .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--editable"])
         .arg(&sources);
     done(install).await?;
-    let adapter = sources.join("conformance_adapter.py").to_string_lossy().into_owned();
+    let args = ["-m", "lessor.conformance"].map(str::to_owned).into();
     // A venv is found by the path of its interpreter, which is a link.
-    Ok(Client { name: "python".to_owned(), program: python, args: vec![adapter], env: Vec::new() })
+    Ok(Client { name: "python".to_owned(), program: python, args, env: Vec::new() })
 }
 
 async fn done(mut command: Command) -> Result<()> {

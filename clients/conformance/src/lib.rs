@@ -7,6 +7,7 @@ pub mod adapter;
 pub mod bench;
 pub mod clients;
 pub mod clock;
+pub mod contest;
 pub mod history;
 pub mod judge;
 pub mod play;

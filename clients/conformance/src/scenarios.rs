@@ -81,7 +81,7 @@ macro_rules! scenarios {
 
 scenarios! {
     "steady", "nothing breaks", Beside, steady;
-    "delays", "requests and answers take up to 1.5 s", Beside, delays;
+    "delays", "requests take 0.3 s, and answers 1.2 s", Beside, delays;
     "lost-answer", "the answer to a renewal never comes, then a renewal itself", Beside, lost_answer;
     "throttled", "429 with Retry-After to renewals", Beside, throttled;
     "unavailable", "503 to renewals", Beside, unavailable;
@@ -144,7 +144,9 @@ async fn steady(stage: &Stage<'_>) -> Result<Verdict> {
 
 async fn delays(stage: &Stage<'_>) -> Result<Verdict> {
     let (adapter, _) = stage.holder().await?;
-    stage.fault_renewals(|faults| faults.latency(Duration::from_millis(1500)));
+    stage.fault_renewals(|faults| {
+        faults.delay(Duration::from_millis(300)).delay_answer(Duration::from_millis(1200))
+    });
     stage.live(&adapter, 3.0).await?;
     stage.still_holds(&adapter).await?;
     Ok(Verdict::Passed)
