@@ -33,9 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How many lines of standard error a failure shows.
 const SHOWN: usize = 12;
 
-/// What an adapter has said.
+/// What an adapter has written.
 #[derive(Clone, Debug, Default)]
-pub struct Said {
+pub struct Transcript {
     /// What it believed, in order.
     pub beliefs: Vec<(Subject, Belief)>,
     /// What it reported as lost, in order.
@@ -56,7 +56,7 @@ pub struct Adapter {
     group: Pid,
     input: Mutex<Option<mpsc::UnboundedSender<String>>>,
     waiting: Waiting,
-    said: watch::Sender<Said>,
+    transcript: watch::Sender<Transcript>,
     numbers: AtomicU64,
     /// Times at which it was frozen, and at which it went on.
     pauses: Mutex<Vec<(Moment, Option<Moment>)>>,
@@ -73,17 +73,17 @@ impl Adapter {
         let (stdin, stdout) =
             (child.stdin.take().context("no input")?, child.stdout.take().context("no output")?);
         let errors = child.stderr.take().context("no errors")?;
-        let (said, waiting) = (watch::Sender::new(Said::default()), Waiting::default());
+        let (transcript, waiting) = (watch::Sender::new(Transcript::default()), Waiting::default());
         let (input, lines) = mpsc::unbounded_channel();
         tokio::spawn(write(stdin, lines));
-        tokio::spawn(read(stdout, said.clone(), Arc::clone(&waiting)));
-        tokio::spawn(read_errors(errors, said.clone()));
+        tokio::spawn(read(stdout, transcript.clone(), Arc::clone(&waiting)));
+        tokio::spawn(read_errors(errors, transcript.clone()));
         let adapter = Self {
             child: child.into(),
             group,
             input: Mutex::new(Some(input)),
             waiting,
-            said,
+            transcript,
             numbers: AtomicU64::new(1),
             pauses: Mutex::default(),
         };
@@ -92,20 +92,25 @@ impl Adapter {
     }
 
     async fn wait_ready(&self) -> Result<()> {
-        let mut said = self.said.subscribe();
-        let waited = timeout(PATIENCE, said.wait_for(|said| said.ready.is_some() || said.ended)).await;
-        let is_ready = waited.is_ok_and(|said| said.is_ok_and(|said| said.ready.is_some()));
+        let mut transcript = self.transcript.subscribe();
+        let waited = timeout(
+            PATIENCE,
+            transcript.wait_for(|transcript| transcript.ready.is_some() || transcript.ended),
+        )
+        .await;
+        let is_ready =
+            waited.is_ok_and(|transcript| transcript.is_ok_and(|transcript| transcript.ready.is_some()));
         if is_ready { Ok(()) } else { bail!("it isn't ready within {PATIENCE:?}: {}", self.errors()) }
     }
 
     /// The library and its version.
     pub fn client(&self) -> String {
-        self.said.borrow().ready.as_ref().map(|(client, _)| client.clone()).unwrap_or_default()
+        self.transcript.borrow().ready.as_ref().map(|(client, _)| client.clone()).unwrap_or_default()
     }
 
     /// Whether it has these commands.
     pub fn can(&self, group: Group) -> bool {
-        self.said.borrow().ready.as_ref().is_some_and(|(_, can)| can.contains(&group))
+        self.transcript.borrow().ready.as_ref().is_some_and(|(_, can)| can.contains(&group))
     }
 
     /// The process id, which is that of the group.
@@ -113,9 +118,9 @@ impl Adapter {
         self.group.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// What it has said until now.
-    pub fn said(&self) -> Said {
-        self.said.borrow().clone()
+    /// What it has written until now.
+    pub fn transcript(&self) -> Transcript {
+        self.transcript.borrow().clone()
     }
 
     /// When it was frozen, and when it went on.
@@ -125,7 +130,7 @@ impl Adapter {
 
     /// The last lines on standard error.
     pub fn errors(&self) -> String {
-        self.said.borrow().errors.join("\n")
+        self.transcript.borrow().errors.join("\n")
     }
 
     /// Sends a command, whose answer comes later.
@@ -178,16 +183,17 @@ impl Adapter {
     /// What it believes of a subject now.
     pub async fn belief(&self, subject: &Subject) -> Result<Belief> {
         let belief: Belief = self.done(Command::Status(subject.clone())).await?;
-        self.said.send_modify(|said| said.beliefs.push((subject.clone(), belief.clone())));
+        self.transcript.send_modify(|transcript| transcript.beliefs.push((subject.clone(), belief.clone())));
         Ok(belief)
     }
 
     /// Waits for the loss of a subject.
     pub async fn lost(&self, subject: &Subject, patience: Duration) -> Result<Lost> {
-        let mut said = self.said.subscribe();
-        let find = |said: &Said| said.lost.iter().find(|lost| lost.subject == *subject).cloned();
-        let waited = timeout(patience, said.wait_for(|said| find(said).is_some())).await;
-        let lost = waited.ok().and_then(|said| find(&*said.ok()?));
+        let mut transcript = self.transcript.subscribe();
+        let find =
+            |transcript: &Transcript| transcript.lost.iter().find(|lost| lost.subject == *subject).cloned();
+        let waited = timeout(patience, transcript.wait_for(|transcript| find(transcript).is_some())).await;
+        let lost = waited.ok().and_then(|transcript| find(&*transcript.ok()?));
         lost.with_context(|| {
             format!("it reported no loss of {subject:?} within {patience:?}: {}", self.errors())
         })
@@ -246,31 +252,31 @@ impl Drop for Adapter {
 async fn write(mut input: ChildStdin, mut lines: mpsc::UnboundedReceiver<String>) {
     while let Some(mut line) = lines.recv().await {
         line.push('\n');
-        // A client that has ended reads no more, which its exit code tells.
+        // A client that has ended reads no more, which its exit code shows.
         if input.write_all(line.as_bytes()).await.is_err() || input.flush().await.is_err() {
             return;
         }
     }
 }
 
-async fn read(output: impl AsyncRead + Unpin, said: watch::Sender<Said>, waiting: Waiting) {
+async fn read(output: impl AsyncRead + Unpin, transcript: watch::Sender<Transcript>, waiting: Waiting) {
     let mut lines = BufReader::new(output).lines();
     while let Ok(Some(text)) = lines.next_line().await {
         let (id, answer) = match serde_json::from_str::<Line>(&text) {
             Ok(Line::Ok { id, ok }) => (id, Ok(ok)),
             Ok(Line::Error { id, error }) => (id, Err(error)),
             Ok(Line::Event(Event::Ready { client, can, .. })) => {
-                said.send_modify(|said| said.ready = Some((client, can)));
+                transcript.send_modify(|transcript| transcript.ready = Some((client, can)));
                 continue;
             }
             Ok(Line::Event(Event::Lost(lost))) => {
-                said.send_modify(|said| said.lost.push(lost));
+                transcript.send_modify(|transcript| transcript.lost.push(lost));
                 continue;
             }
             Ok(Line::Unknown(_)) => continue,
             Err(error) => {
-                said.send_modify(|said| {
-                    said.errors.push(format!("no line of the protocol: {text}: {error}"))
+                transcript.send_modify(|transcript| {
+                    transcript.errors.push(format!("no line of the protocol: {text}: {error}"))
                 });
                 continue;
             }
@@ -281,16 +287,16 @@ async fn read(output: impl AsyncRead + Unpin, said: watch::Sender<Said>, waiting
     }
     // All that wait have no answer.
     waiting.lock().clear();
-    said.send_modify(|said| said.ended = true);
+    transcript.send_modify(|transcript| transcript.ended = true);
 }
 
-async fn read_errors(errors: impl AsyncRead + Unpin, said: watch::Sender<Said>) {
+async fn read_errors(errors: impl AsyncRead + Unpin, transcript: watch::Sender<Transcript>) {
     let mut lines = BufReader::new(errors).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        said.send_modify(|said| {
-            said.errors.push(line);
-            let over = said.errors.len().saturating_sub(SHOWN);
-            said.errors.drain(..over);
+        transcript.send_modify(|transcript| {
+            transcript.errors.push(line);
+            let over = transcript.errors.len().saturating_sub(SHOWN);
+            transcript.errors.drain(..over);
         });
     }
 }

@@ -205,7 +205,7 @@ impl<'a> Stage<'a> {
 
     /// Fails unless the client holds its lease and never reported a loss.
     pub async fn still_holds(&self, adapter: &Adapter) -> Result<Belief> {
-        if let Some(lost) = adapter.said().lost.first() {
+        if let Some(lost) = adapter.transcript().lost.first() {
             bail!("it lost the lease, which it could have kept: {} ({})", lost.message, lost.reason);
         }
         let belief = adapter.belief(&self.subject()).await?;
@@ -234,15 +234,15 @@ impl<'a> Stage<'a> {
         Ok(history::lives(audit.with(&self.lease)?, &self.lease))
     }
 
-    /// What the judge says of the client and its lease, the first of its name, if it was granted one.
+    /// What the judge finds about the client and its lease, the first of its name, if it was granted one.
     pub fn judge(&self) -> Result<()> {
         let Some(adapter) = self.holder.lock().clone() else { return Ok(()) };
         let lives = self.lives()?;
-        let life = lives.first().context("the API server knows of no lease of the client")?;
+        let life = lives.first().context("the audit log has no lease of the client")?;
         let requests = self.requests();
         let found = judge::violations(&Case {
             subject: &self.subject(),
-            said: &adapter.said(),
+            transcript: &adapter.transcript(),
             pauses: &adapter.pauses(),
             requests: &requests,
             life,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    adapter::Said,
+    adapter::Transcript,
     clock::{Moment, lag},
     history::{Kind, Life, Request},
     protocol::Subject,
@@ -11,7 +11,7 @@ use crate::{
 
 /// By how much two reads of the clocks may differ.
 const PRECISION: Duration = Duration::from_millis(5);
-/// How soon a client has to know of a revocation that its watch can show.
+/// How soon a client has to notice a revocation that its watch can show.
 const NOTICE: Duration = Duration::from_secs(2);
 /// How soon a client that was frozen has to report a loss, and one whose belief is that it runs has to end.
 const WAKING: Duration = Duration::from_secs(1);
@@ -23,8 +23,8 @@ const MOST_TRIES: usize = 20;
 pub struct Case<'a> {
     /// The lease.
     pub subject: &'a Subject,
-    /// What the client said.
-    pub said: &'a Said,
+    /// What the client has written.
+    pub transcript: &'a Transcript,
     /// When the client was frozen.
     pub pauses: &'a [(Moment, Option<Moment>)],
     /// What the client sent.
@@ -50,8 +50,8 @@ pub fn violations(case: &Case<'_>) -> Vec<String> {
 }
 
 fn beliefs(case: &Case<'_>, found: &mut Vec<String>) {
-    let lost = case.said.lost.iter().find(|lost| lost.subject == *case.subject);
-    let own = case.said.beliefs.iter().filter(|(subject, _)| subject == case.subject);
+    let lost = case.transcript.lost.iter().find(|lost| lost.subject == *case.subject);
+    let own = case.transcript.beliefs.iter().filter(|(subject, _)| subject == case.subject);
     for belief in own.map(|(_, belief)| belief).filter(|belief| belief.held) {
         let now = belief.now;
         let Some(end) = case.life.lives_until(now) else {
@@ -98,7 +98,7 @@ fn beliefs(case: &Case<'_>, found: &mut Vec<String>) {
 }
 
 fn losses(case: &Case<'_>, found: &mut Vec<String>) {
-    let mut losses = case.said.lost.iter().filter(|lost| lost.subject == *case.subject);
+    let mut losses = case.transcript.lost.iter().filter(|lost| lost.subject == *case.subject);
     let Some(lost) = losses.next() else { return };
     if losses.next().is_some() {
         found.push("reports a loss twice".to_owned());
@@ -167,10 +167,10 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(8);
 
-    /// A lease that was granted at second 0 and renewed at second 3, and what a client said and sent.
+    /// A lease that was granted at second 0 and renewed at second 3, and what a client wrote and sent.
     struct Scene {
         start: Moment,
-        said: Said,
+        transcript: Transcript,
         requests: Vec<Request>,
         life: Life,
         pauses: Vec<(Moment, Option<Moment>)>,
@@ -186,13 +186,13 @@ mod tests {
             };
             let life =
                 Life { uid: "own".to_owned(), renewals: vec![write(0.0), write(3.0)], ..Life::default() };
-            Self { start, said: Said::default(), requests: Vec::new(), life, pauses: Vec::new() }
+            Self { start, transcript: Transcript::default(), requests: Vec::new(), life, pauses: Vec::new() }
         }
 
         fn believes(mut self, at: f64, until: Option<f64>) -> Self {
             let until = until.map(|until| self.start + seconds(until));
             let belief = Belief { held: true, until, now: self.start + seconds(at), token: None };
-            self.said.beliefs.push((subject(), belief));
+            self.transcript.beliefs.push((subject(), belief));
             self
         }
 
@@ -209,14 +209,20 @@ mod tests {
 
         fn loses(mut self, at: f64) -> Self {
             let (reason, message) = ("not-renewed".to_owned(), "…".to_owned());
-            self.said.lost.push(Lost { subject: subject(), reason, message, at: self.start + seconds(at) });
+            self.transcript.lost.push(Lost {
+                subject: subject(),
+                reason,
+                message,
+                at: self.start + seconds(at),
+            });
             self
         }
 
         fn violations(&self) -> String {
-            let Self { said, requests, life, pauses, .. } = self;
+            let Self { transcript, requests, life, pauses, .. } = self;
             let subject = &subject();
-            let case = Case { subject, said, pauses, requests, life, ttl: TTL, watched: true, calm: true };
+            let case =
+                Case { subject, transcript, pauses, requests, life, ttl: TTL, watched: true, calm: true };
             violations(&case).join("; ")
         }
     }

@@ -62,7 +62,7 @@ pub enum Command {
         election: String,
         /// Of the session, in seconds.
         ttl: u64,
-        /// What the leader says.
+        /// The value of the leader.
         value: String,
         /// In seconds; for ever if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -203,7 +203,7 @@ pub struct Acquired {
     /// Until when the client believes.
     #[serde(default)]
     pub until: Option<Moment>,
-    /// When it said so.
+    /// When the adapter read its clock.
     pub now: Moment,
 }
 

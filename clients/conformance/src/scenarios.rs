@@ -258,7 +258,7 @@ async fn ended(stage: &Stage<'_>) -> Result<Verdict> {
     );
     ensure!(
         lost.message.contains("grant a new one"),
-        "the message doesn't say what to do (grant a new one): {}",
+        "the message doesn't name the remedy (grant a new one): {}",
         lost.message
     );
     stage.holds_no_more(&adapter).await?;

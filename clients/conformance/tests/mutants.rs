@@ -13,7 +13,7 @@ use lessor_conformance::{
     table::Cell,
 };
 
-/// Mutations, the scenario that catches each, and a part of what it says.
+/// Mutations, the scenario that catches each, and a part of the reason that it gives.
 const CAUGHT: [(&str, &str, &str); 19] = [
     ("counts-from-the-answer", "delays", "longer than the server promises"),
     ("counts-what-it-asked-for", "granted", "granted"),
@@ -32,7 +32,7 @@ const CAUGHT: [(&str, &str, &str); 19] = [
     ("does-not-watch", "revoked", "after the lease was revoked"),
     ("leaves-leases-at-sigterm", "sigterm", "SIGTERM left"),
     ("exits-as-if-nothing-was-lost", "revoked", "exit code 0, not 4"),
-    ("says-nothing", "errors", "doesn't name the lease"),
+    ("hides-errors", "errors", "doesn't name the lease"),
     ("keeps-what-is-stopped", "leak", "memory"),
 ];
 
@@ -54,10 +54,12 @@ async fn each_broken_client_is_caught_and_the_right_one_passes() {
     let cells = play(&bench, plays, 12).await;
 
     let mut wrong = Vec::new();
-    for ((mutation, scenario, says), cell) in caught.iter().zip(&cells) {
+    for ((mutation, scenario, reason), cell) in caught.iter().zip(&cells) {
         match cell {
-            Cell::Failed(why) if why.contains(says) => println!("{mutation} is caught by {scenario}: {why}"),
-            cell => wrong.push(format!("{mutation} in {scenario}: {cell:?}, which doesn't say {says:?}")),
+            Cell::Failed(why) if why.contains(reason) => {
+                println!("{mutation} is caught by {scenario}: {why}")
+            }
+            cell => wrong.push(format!("{mutation} in {scenario}: {cell:?}, which lacks {reason:?}")),
         }
     }
     for (scenario, cell) in names.iter().zip(&cells[caught.len()..]) {

@@ -17,7 +17,7 @@ use tokio::{
     sync::watch,
 };
 
-/// How the plugin says that it was granted a lease, or has renewed it.
+/// What the plugin prints when it was granted a lease, or has renewed it.
 const HOLDS: [&str; 2] = [" granted for ", " renewed, ttl "];
 /// The exit code of a plugin whose lease is lost.
 const LOST: i32 = 4;
@@ -208,20 +208,20 @@ async fn report(plugin: Arc<Plugin>, lease: String, output: Output) {
 /// The error of a plugin that has failed, by its exit code.
 fn error(ended: Option<Ended>) -> ClientError {
     let Some(Ended { code, errors }) = ended else { return ClientError::new("other", "the plugin is lost") };
-    let says = |text: &str| errors.contains(text);
+    let has = |text: &str| errors.contains(text);
     let code = match code {
-        3 if says("not installed") => "not-installed",
+        3 if has("not installed") => "not-installed",
         3 => "gone",
-        LOST if says("another lease") => "replaced",
+        LOST if has("another lease") => "replaced",
         LOST => "ended",
-        5 if says("Unauthorized") => "unauthorized",
+        5 if has("Unauthorized") => "unauthorized",
         5 => "forbidden",
-        6 if says("429") => "throttled",
+        6 if has("429") => "throttled",
         6 => "unreachable",
         2 => "invalid",
-        _ if says("already exists") => "exists",
-        _ if says("not granted within") => "not-granted",
-        _ if says("is invalid") || says("invalid:") => "invalid",
+        _ if has("already exists") => "exists",
+        _ if has("not granted within") => "not-granted",
+        _ if has("is invalid") || has("invalid:") => "invalid",
         _ => "other",
     };
     ClientError::new(code, errors)

@@ -63,8 +63,8 @@ enum Mutation {
     LeavesLeasesAtSigterm,
     /// The exit code is 0 after a loss.
     ExitsAsIfNothingWasLost,
-    /// Errors say that something failed, and not what.
-    SaysNothing,
+    /// Errors report that something failed, and not what.
+    HidesErrors,
     /// Leases that are stopped stay in memory.
     KeepsWhatIsStopped,
 }
@@ -88,7 +88,7 @@ const MUTATIONS: [(&str, Mutation); 19] = [
     ("does-not-watch", Mutation::DoesNotWatch),
     ("leaves-leases-at-sigterm", Mutation::LeavesLeasesAtSigterm),
     ("exits-as-if-nothing-was-lost", Mutation::ExitsAsIfNothingWasLost),
-    ("says-nothing", Mutation::SaysNothing),
+    ("hides-errors", Mutation::HidesErrors),
     ("keeps-what-is-stopped", Mutation::KeepsWhatIsStopped),
 ];
 
@@ -164,7 +164,7 @@ impl Client for Simple {
             _ => unsupported(),
         };
         result.map_err(|error| match mutation {
-            Some(Mutation::SaysNothing) => ClientError::new(&error.code, "failed"),
+            Some(Mutation::HidesErrors) => ClientError::new(&error.code, "failed"),
             _ => error,
         })
     }
@@ -298,7 +298,7 @@ impl Keeper {
         };
         self.held.state.lock().lost = true;
         let message = match self.requests.mutation {
-            Some(Mutation::SaysNothing) => "lost".to_owned(),
+            Some(Mutation::HidesErrors) => "lost".to_owned(),
             _ => message,
         };
         self.output.lost(Subject::Lease(self.name.clone()), reason, message);

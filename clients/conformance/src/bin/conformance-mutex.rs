@@ -139,7 +139,7 @@ impl Worker {
             let Ok(answer) = timeout(left, adapter.send(command)).await else { return Ok(()) };
             let acquired: Acquired = match answer? {
                 Ok(answer) => serde_json::from_value(answer).context("the answer to a lock")?,
-                // Its session was lost, say. It may try again.
+                // Its session may be lost. It tries again.
                 Err(_) => {
                     sleep(Duration::from_millis(200)).await;
                     continue;
@@ -184,7 +184,7 @@ impl Worker {
                     return Err(error);
                 }
             }
-            // The worker looked, and writes: perhaps after a pause that it knows nothing of.
+            // The worker has checked its belief, and writes.
             record.write(index);
         }
         let released = adapter
@@ -367,7 +367,7 @@ impl Contest {
                 if let Some((adapter, index)) = self.holder().await {
                     adapter.pause()?;
                     sleep(self.ttl * 3 / 2).await;
-                    // What the worker does first is a write: it has looked before it was frozen.
+                    // What the worker does first is a write: it checked its belief before it was frozen.
                     self.record.lock().write(index);
                     adapter.resume()?;
                 }

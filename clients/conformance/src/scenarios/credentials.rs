@@ -35,7 +35,7 @@ pub(super) async fn refused(stage: &Stage<'_>) -> Result<Verdict> {
     );
     ensure!(
         lost.message.contains("cannot patch"),
-        "the message doesn't say which right is missing: {}",
+        "the message doesn't name the missing right: {}",
         lost.message
     );
     stage.exits(&adapter, 4).await?;

@@ -1,4 +1,4 @@
-//! Grants that can't succeed: what the client says.
+//! Grants that can't succeed: the errors that the client reports.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Namespace;
@@ -19,7 +19,7 @@ pub(super) async fn errors(stage: &Stage<'_>) -> Result<Verdict> {
     let message = stage.refused(&adapter, grant(&stage.lease, 8), &["exists"]).await?;
     ensure!(message.contains(&stage.lease), "the message doesn't name the lease: {message}");
     let message = stage.refused(&adapter, grant("Not_A_Name", 8), &["invalid"]).await?;
-    ensure!(message.contains("Not_A_Name"), "the message doesn't say what is invalid: {message}");
+    ensure!(message.contains("Not_A_Name"), "the message doesn't name what is invalid: {message}");
     stage.refused(&adapter, grant(&format!("{}-0", stage.lease), 0), &["invalid"]).await?;
     stage.proxy.disconnect();
     let message = stage.refused(&adapter, grant(&format!("{}-1", stage.lease), 8), &["unreachable"]).await?;
@@ -31,7 +31,7 @@ pub(super) async fn errors(stage: &Stage<'_>) -> Result<Verdict> {
     let kubeconfig = Some(stage.kubeconfig_of(json!({"token": token}))?);
     let adapter = stage.adapter(&Setup { kubeconfig, ..Setup::default() }).await?;
     let message = stage.refused(&adapter, grant(&format!("{}-2", stage.lease), 8), &["forbidden"]).await?;
-    ensure!(message.contains("cannot create"), "the message doesn't say which right is missing: {message}");
+    ensure!(message.contains("cannot create"), "the message doesn't name the missing right: {message}");
 
     let kubeconfig = Some(stage.kubeconfig_of(json!({"token": "stale"}))?);
     let adapter = stage.adapter(&Setup { kubeconfig, ..Setup::default() }).await?;
@@ -48,6 +48,9 @@ pub(super) async fn not_granted(stage: &Stage<'_>) -> Result<Verdict> {
     let adapter = stage.adapter(&Setup { namespace: Some(name), ..Setup::default() }).await?;
     let grant = Command::Grant { lease: stage.lease.clone(), ttl: 8 };
     let message = stage.refused(&adapter, grant, &["not-granted"]).await?;
-    ensure!(message.contains("operator"), "the message doesn't say to look at the operator: {message}");
+    ensure!(
+        message.contains("operator"),
+        "the message doesn't name the operator as the place to look: {message}"
+    );
     Ok(Verdict::Passed)
 }
