@@ -29,6 +29,26 @@ lint:
 test *args:
     cargo test --workspace {{ args }}
 
+# Judge all clients on a real server with faults, or those of the adapters that are named: clients/conformance
+conformance *args: _conformance
+    target/debug/lessor-conformance {{ args }}
+
+# Break a client in one place after another, and see that the conformance suite finds it
+conformance-mutants only="": _conformance
+    MUTATION_ONLY={{ only }} cargo test --package lessor-conformance --test mutants -- --ignored --nocapture
+
+# Let workers in three languages contend for one mutex while everything breaks; --minutes 1 --workers 6 for less
+conformance-mutex *args: _conformance
+    target/debug/conformance-mutex {{ args }}
+
+# Measure 1,000 keep-alives in one process of each client; --leases 100 --seconds 20 for less
+conformance-cost *args:
+    cargo build --quiet --release --bins --package lessor --package kubectl-lease --package lessor-conformance
+    target/release/conformance-cost {{ args }}
+
+_conformance:
+    cargo build --quiet --bins --package lessor --package kubectl-lease --package lessor-conformance
+
 # Run the clients in other languages against a real server; needs curl, jq, Python and Go
 clients:
     cargo test --test kubectl_lease -- --include-ignored languages python

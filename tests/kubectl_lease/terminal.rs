@@ -92,6 +92,14 @@ impl Terminal {
         .await;
     }
 
+    /// Waits until an interactive shell shows its prompt: what is typed before may be lost.
+    async fn wait_for_prompt(&self) {
+        until(&format!("the shell shows its prompt after {:?}", self.shows()), async || {
+            self.shows().ends_with("$ ").then_some(())
+        })
+        .await;
+    }
+
     fn types(&mut self, text: &str) {
         self.keyboard.write_all(text.as_bytes()).expect("typed");
     }
@@ -231,12 +239,14 @@ async fn keys_of_an_interactive_shell_suspend_continue_and_interrupt_a_command()
         types("\x1a");
         state("T").await;
         terminal.wait_for("Stopped").await;
+        terminal.wait_for_prompt().await;
         types("fg\n");
         state("S").await;
         tokio::time::sleep(Duration::from_millis(300)).await;
         types("\x03");
         world.wait_gone(name).await;
         ended(&pid).await;
+        terminal.wait_for_prompt().await;
         types("echo status $?\n");
         terminal.wait_for("status 130").await;
         types("exit\n");

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
-    Api, Client, Resource,
+    Api, Client, Config, Resource,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
     core::{Request, request},
 };
@@ -33,7 +33,22 @@ pub struct LeaseClient {
 }
 
 impl LeaseClient {
+    /// A client for the leases of `namespace`, with the kubeconfig or the service account that [`Config::infer`] finds, and
+    /// without kube's own retries.
+    ///
+    /// # Errors
+    /// If neither is there, or can't be used.
+    pub async fn try_default(namespace: impl Into<String>) -> Result<Self, kube::Error> {
+        let mut config = Config::infer().await.map_err(kube::Error::InferConfig)?;
+        config.default_retry = false;
+        Ok(Self::new(Client::try_from(config)?, namespace))
+    }
+
     /// A client for the leases of `namespace`.
+    ///
+    /// Turn off the retries of `client` ([`Config::default_retry`]), as [`LeaseClient::try_default`] does: kube repeats a
+    /// request that was answered with 429, 503 or 504 after less than a second, whatever `Retry-After` says. A `KeepAlive`
+    /// repeats renewals by itself, and obeys `Retry-After` as far as the deadline of the lease allows.
     pub fn new(client: Client, namespace: impl Into<String>) -> Self {
         let field_manager = FIELD_MANAGER.to_owned();
         Self { client, namespace: namespace.into(), field_manager, timeout: REQUEST_TIMEOUT }

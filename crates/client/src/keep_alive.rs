@@ -199,6 +199,11 @@ impl KeepAlive {
             && !lost_at(&progress.lease, self.options).is_past()
     }
 
+    /// Until when the lease counts as alive without another renewal: its deadline, less the margin.
+    pub fn alive_until(&self) -> BootInstant {
+        lost_at(&self.progress.borrow().lease, self.options)
+    }
+
     /// The lease as last renewed.
     pub fn lease(&self) -> HeldLease {
         self.progress.borrow().lease.clone()

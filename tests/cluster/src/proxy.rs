@@ -12,10 +12,10 @@ mod hold;
 mod link;
 
 use std::{
-    io,
+    fmt, io,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use hyper::{server::conn::http1, service::service_fn};
@@ -64,6 +64,8 @@ pub struct Seen {
     pub query: String,
     /// What the client calls itself.
     pub user_agent: String,
+    /// The token by which the client says who it is, if it has one.
+    pub token: String,
     body: hyper::body::Bytes,
 }
 
@@ -87,6 +89,9 @@ impl Seen {
 /// Which requests are meant.
 type Matching = Box<dyn Fn(&Seen) -> bool + Send + Sync>;
 
+/// Called with each request.
+type Observer = Box<dyn Fn(&Seen) + Send + Sync>;
+
 /// A proxy for one client, made by [`Cluster::proxy`](crate::Cluster::proxy). It ends when it's dropped.
 ///
 /// It has a thread of its own: a test that waits for a program without `await` doesn't stop it.
@@ -99,13 +104,22 @@ pub struct Proxy {
 }
 
 /// What the connections of a proxy share.
-#[derive(Debug)]
 struct State {
     upstream: Upstream,
     link: watch::Sender<Link>,
     faults: Mutex<Vec<Faults>>,
     counts: Mutex<Counts>,
     holds: Mutex<Holds>,
+    observer: OnceLock<Observer>,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { upstream, faults, counts, holds, .. } = self;
+        let mut shown = f.debug_struct("State");
+        shown.field("upstream", upstream).field("faults", faults).field("counts", counts);
+        shown.field("holds", holds).finish_non_exhaustive()
+    }
 }
 
 impl Proxy {
@@ -122,6 +136,7 @@ impl Proxy {
             faults: Mutex::default(),
             counts: Mutex::default(),
             holds: Mutex::default(),
+            observer: OnceLock::new(),
         });
         let doing = || "starting a proxy";
         let acceptor = acceptor(identity).map_err(io::Error::other).doing(doing)?;
@@ -180,6 +195,11 @@ impl Proxy {
     /// Faults from now on, instead of those before; of several, the first whose requests are meant counts.
     pub fn set_faults(&self, faults: impl IntoIterator<Item = Faults>) {
         *self.state.faults.lock() = faults.into_iter().collect();
+    }
+
+    /// Calls `observer` with each request from now on, when it has come and before any fault. The first observer stays.
+    pub fn observe(&self, observer: impl Fn(&Seen) + Send + Sync + 'static) {
+        self.state.observer.get_or_init(|| Box::new(observer));
     }
 
     /// How many requests came, and what was done to them.

@@ -49,11 +49,14 @@ fn build(what: &[&str]) {
     assert!(build.status().expect("cargo").success(), "{what:?} can't be built");
 }
 
-/// Where cargo puts programs. Those of tests and benchmarks are one directory below.
+/// Where cargo puts programs. Those of tests, benchmarks and examples are one directory below.
 fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
         let this = env::current_exe().expect("this program");
-        this.ancestors().nth(2).expect("two directories above it").to_owned()
+        let directory = this.parent().expect("a directory");
+        let is_below = ["deps", "examples"].map(OsStr::new).iter().any(|below| directory.ends_with(below));
+        let above = directory.parent().filter(|_| is_below);
+        above.unwrap_or(directory).to_owned()
     })
 }

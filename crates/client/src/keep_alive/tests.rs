@@ -298,7 +298,10 @@ async fn a_longer_margin_reports_the_loss_earlier() {
     let server = Server::start();
     let alive = kept_with(&server, KeepAliveOptions::default().with_margin(8 * SECOND)).await;
     server.lock().then = refused(500);
+    let (start, left) = (Instant::now(), alive.alive_until().remaining());
     alive.lost().await;
+    let waited = start.elapsed();
+    assert!(waited >= left && waited < left + SECOND / 10, "{waited:?}, not {left:?}");
     let early = server.lock().end().duration_since(Instant::now());
     assert!(early >= 8 * SECOND && early < 9 * SECOND, "{early:?}");
 }

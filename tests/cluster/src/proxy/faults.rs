@@ -18,6 +18,7 @@ pub struct Faults {
     rng: fastrand::Rng,
     matching: Matching,
     delay: Duration,
+    answer_delay: Duration,
     latency: Duration,
     /// Fates and their shares; the rest is forwarded.
     fates: Vec<(Kind, f64)>,
@@ -39,6 +40,7 @@ impl Faults {
             rng,
             matching: Box::new(|_| true),
             delay: Duration::ZERO,
+            answer_delay: Duration::ZERO,
             latency: Duration::ZERO,
             fates: Vec::new(),
         }
@@ -60,6 +62,12 @@ impl Faults {
     /// Each request waits for so long before the API server gets it.
     pub fn delay(mut self, each: Duration) -> Self {
         self.delay = each;
+        self
+    }
+
+    /// Each answer waits for so long on its way back.
+    pub fn delay_answer(mut self, each: Duration) -> Self {
+        self.answer_delay = each;
         self
     }
 
@@ -119,7 +127,7 @@ impl Faults {
             Some(Kind::Cut) if seen.is_watch() => End::CutLater(Duration::from_secs(10).mul_f64(life)),
             Some(Kind::Cut) => End::Cut { arrives },
         };
-        Fate { before: self.delay + before, after, end }
+        Fate { before: self.delay + before, after: self.answer_delay + after, end }
     }
 }
 
@@ -127,6 +135,7 @@ impl fmt::Debug for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Faults")
             .field("delay", &self.delay)
+            .field("answer_delay", &self.answer_delay)
             .field("latency", &self.latency)
             .field("fates", &self.fates)
             .finish_non_exhaustive()
@@ -199,6 +208,7 @@ mod tests {
             path: String::new(),
             query: String::new(),
             user_agent: String::new(),
+            token: String::new(),
             body: Default::default(),
         };
         let (mut faults, mut counts, mut all) = (Faults::bad_day(seed), Counts::default(), String::new());

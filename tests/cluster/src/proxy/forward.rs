@@ -78,14 +78,18 @@ impl Upstream {
 pub(super) async fn forward(state: Arc<State>, request: Request<Incoming>) -> Result<Answer, Lost> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(broken)?.to_bytes();
-    let agent = parts.headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+    let value = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let seen = Seen {
         method: parts.method.clone(),
         path: parts.uri.path().to_owned(),
         query: parts.uri.query().unwrap_or_default().to_owned(),
-        user_agent: agent.unwrap_or_default().to_owned(),
+        user_agent: value(header::USER_AGENT).to_owned(),
+        token: value(header::AUTHORIZATION).trim_start_matches("Bearer ").to_owned(),
         body: body.clone(),
     };
+    if let Some(observe) = state.observer.get() {
+        observe(&seen);
+    }
     let fate = {
         let mut faults = state.faults.lock();
         faults
@@ -149,6 +153,7 @@ async fn hang() -> Result<Answer, Lost> {
 /// An error as the API server would answer it.
 fn refusal(status: StatusCode, retry_after: u32) -> Result<Answer, Lost> {
     let reason = match status.as_u16() {
+        401 => "Unauthorized",
         409 => "Conflict",
         429 => "TooManyRequests",
         500 => "InternalError",
