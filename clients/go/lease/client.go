@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -141,7 +142,12 @@ func (c *Client) Revoke(ctx context.Context, name string, uid types.UID) error {
 	request := c.shared.Delete().Name(name).Body(options)
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	return explain(c.prepare(request).Do(ctx).Error())
+	err := c.prepare(request).Do(ctx).Error()
+	// The uid is the only precondition.
+	if uid != "" && apierrors.IsConflict(err) {
+		return replaced(err)
+	}
+	return explain(err)
 }
 
 // WaitGone waits until a lease is gone. It is deleted after everything attached to it, so this waits for that too.

@@ -84,10 +84,8 @@ func explain(err error) error {
 		return &Error{ErrGone, status.Message, err}
 	case apierrors.IsAlreadyExists(err):
 		return &Error{ErrExists, status.Message + ": wait until it is gone, or use another name", err}
-	case code == http.StatusUnprocessableEntity && concernsUID(status),
-		code == http.StatusConflict && strings.Contains(status.Message, "UID in precondition"):
-		return &Error{ErrReplaced, "the lease is gone, and another lease of this name exists: " +
-			"grant a lease with another name", err}
+	case code == http.StatusUnprocessableEntity && concernsUID(status):
+		return replaced(err)
 	case code == http.StatusUnprocessableEntity && strings.Contains(status.Message, v1alpha1.EndedMessage):
 		return &Error{ErrEnded, v1alpha1.EndedMessage, err}
 	case code == http.StatusForbidden && strings.Contains(status.Message, "."+v1alpha1.GroupName):
@@ -95,6 +93,11 @@ func explain(err error) error {
 	default:
 		return err
 	}
+}
+
+func replaced(cause error) error {
+	message := "the lease is gone, and another lease of this name exists: grant a lease with another name"
+	return &Error{ErrReplaced, message, cause}
 }
 
 func concernsUID(status metav1.Status) bool {

@@ -204,7 +204,7 @@ func (s *Server) handle(request *http.Request, body []byte) *http.Response {
 	case http.MethodDelete:
 		for field, want := range preconditions(sent["preconditions"]) {
 			if str(found, "metadata", field) != want {
-				return Status(409, "Conflict", name, "Precondition failed: UID in precondition: "+want, "")
+				return Status(409, "Conflict", name, "the precondition ("+want+") does not match", "")
 			}
 		}
 		if kind == "leases" {
