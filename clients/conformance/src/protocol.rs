@@ -196,7 +196,7 @@ pub struct Acquired {
     pub uid: Option<String>,
     /// As granted, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ttl: Option<u64>,
+    pub ttl: Option<f64>,
     /// The fencing token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<i64>,

@@ -99,7 +99,7 @@ impl Adapter {
         let granted = self.leases.grant(&grant).await.map_err(error)?;
         let acquired = Acquired {
             uid: Some(granted.uid().to_owned()),
-            ttl: Some(granted.ttl().as_secs()),
+            ttl: Some(granted.ttl().as_secs_f64()),
             token: Some(granted.fencing_token()),
             until: Some(moment(granted.deadline())),
             now: Moment::now(),

@@ -204,7 +204,7 @@ impl Simple {
         let state = state_after(&lease, sent, asked_for, self.requests.mutation);
         let acquired = Acquired {
             uid: Some(uid.clone()),
-            ttl: Some(state.ttl.as_secs()),
+            ttl: Some(state.ttl.as_secs_f64()),
             token,
             until: Some(state.until),
             now: Moment::now(),

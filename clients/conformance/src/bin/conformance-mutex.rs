@@ -189,8 +189,9 @@ impl Worker {
         }
         let released = adapter
             .ask_within::<Value>(Duration::from_secs(120), Command::Unlock { mutex: MUTEX.to_owned() });
-        let released = released.await;
+        // A crash from here on may come after the release.
         self.now.lock().1 = None;
+        let released = released.await;
         let mut record = self.record.lock();
         let end = if held && matches!(released, Ok(Ok(_))) { End::Released } else { End::Lost };
         record.holdings[index].end.get_or_insert((end, Moment::now()));

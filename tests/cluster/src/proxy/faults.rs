@@ -202,15 +202,26 @@ impl Counts {
 mod tests {
     use super::*;
 
-    fn ends(seed: u64) -> (Counts, String) {
-        let seen = Seen {
+    fn seen() -> Seen {
+        Seen {
             method: http::Method::GET,
             path: String::new(),
             query: String::new(),
             user_agent: String::new(),
             token: String::new(),
             body: Default::default(),
-        };
+        }
+    }
+
+    #[test]
+    fn a_request_and_its_answer_wait_for_as_long_as_their_delays() {
+        let (there, back) = (Duration::from_millis(300), Duration::from_millis(1200));
+        let fate = Faults::new(1).delay(there).delay_answer(back).next(&seen());
+        assert_eq!((fate.before, fate.after), (there, back));
+    }
+
+    fn ends(seed: u64) -> (Counts, String) {
+        let seen = seen();
         let (mut faults, mut counts, mut all) = (Faults::bad_day(seed), Counts::default(), String::new());
         for _ in 0..10_000 {
             let fate = faults.next(&seen);
