@@ -16,7 +16,7 @@ pub(crate) const PERSISTENCE: Duration = Duration::from_secs(80);
 
 /// What a world may have beside the faults that have always been there, and whether the operator withstands it. What it doesn't
 /// yet is off, and becomes true together with the change after which it does. `FAULTS=NAME,NAME` turns on more for one run.
-const WITHSTOOD: [(&str, bool); 9] = [
+const WITHSTOOD: [(&str, bool); 10] = [
     // Writes in one namespace meet a webhook that hangs, refuses, or asks for patience. Leases elsewhere end in time, and no
     // more than two requests a second go where nothing succeeds.
     ("stuck-namespace", false),
@@ -34,6 +34,8 @@ const WITHSTOOD: [(&str, bool); 9] = [
     ("dropped-status-fields", false),
     // The store is restored from a backup: versions go back.
     ("restored-store", false),
+    // The store is full before there is a Lessor: replicas ask for it with pauses that grow.
+    ("full-store-without-lessor", false),
     // Watches show that an object is gone before the response to its deletion arrives.
     ("late-responses", true),
 ];

@@ -603,7 +603,11 @@ impl World {
         if self.sent.0 != spell {
             self.sent = (spell, 0);
         }
-        self.sent.1 += 1;
+        let full = self.plan.until(self.now, |fault| fault == Fault::Full).is_some();
+        let has_lessor = self.server.get(Kind::Lessor, "", "default").is_some();
+        if !full || has_lessor || withstands("full-store-without-lessor") {
+            self.sent.1 += 1;
+        }
         if self.sent.1 > MOST_IN_A_SPELL {
             let what = format!("{user} asks too often for {target:?}");
             self.problems.push(what);
