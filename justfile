@@ -134,6 +134,11 @@ bench-follow *args:
 simulate seeds="200":
     SEEDS={{ seeds }} cargo test --test simulation no_promise -- --nocapture
 
+# The same in worlds that were never drawn before; what fails prints how to repeat it
+simulate-fresh count="200":
+    first=$(($(date +%s) * 1000)); echo "worlds $first to $((first + {{ count }} - 1))"; \
+    SEEDS=$first..$((first + {{ count }})) cargo test --test simulation no_promise -- --nocapture
+
 # Explore ten million states of the model, with two faults in each run
 model states="2700000" faults="2":
     MODEL_STATES={{ states }} MODEL_FAULTS={{ faults }} cargo test -p lessor-model no_run -- --nocapture

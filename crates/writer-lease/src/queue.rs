@@ -66,6 +66,9 @@ pub(super) struct Queue<K: Ord> {
     last_spare: Option<Lane>,
 }
 
+/// When waiting work may run, whether its spare lane had its turn already, and that lane: the least is next.
+type Turn = (Duration, bool, Option<Lane>);
+
 /// How many run, and where.
 #[derive(Debug, Default)]
 struct Load {
@@ -215,7 +218,7 @@ impl<K: Ord + Clone> Queue<K> {
         if load.slots >= slots {
             return None;
         }
-        let mut next: Option<((Duration, bool, Option<Lane>), &K, Option<Lane>)> = None;
+        let mut next: Option<(Turn, &K, Option<Lane>)> = None;
         for (ready, key, lane) in self.ready.firsts() {
             if next.is_some_and(|(before, ..)| before <= (*ready, false, None)) {
                 break;
