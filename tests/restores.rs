@@ -7,13 +7,13 @@
 
 use std::{process::Command, time::Duration};
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
-    Api, ResourceExt,
+    Api,
     api::{Patch, PatchParams, PostParams},
 };
-use lessor_api::{Lease, LeaseSpec, crd};
+use lessor_api::{Lease, LeaseSpec};
 use lessor_cluster::{Cluster, Process};
+use lessor_kit::world::install_crds;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -65,11 +65,7 @@ async fn while_stopped(cluster: &Cluster, script: &str) {
 async fn replicas_start_anew_by_themselves_after_a_restore_and_serve_what_is_there() {
     let cluster = Cluster::start().await.expect("a cluster");
     let client = cluster.client().expect("a client");
-    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for crd in crd::all() {
-        let params = PatchParams::apply("restores").force();
-        crds.patch(&crd.name_any(), &params, &Patch::Apply(&crd)).await.expect("a crd");
-    }
+    install_crds(&cluster).await;
     let leases: Api<Lease> = Api::namespaced(client, "default");
     let create = async |name: &str| {
         let lease = Lease::new(name, LeaseSpec { ttl_seconds: 600, ..LeaseSpec::default() });
