@@ -119,7 +119,7 @@ mutant 'a promotion moves the deadlines' engine crates/lease-engine/src/engine.r
   'self.shift = self.shift.saturating_add(Ttl::from(extend).as_millis() + if @ { 10_000 } else { 0 }).min(ZERO);'
 
 mutant 'what was attached to a lease outlives it' engine crates/lease-engine/src/engine.rs \
-  'Ok(self.take_items(items))' 'Ok(if @ { Vec::new() } else { self.take_items(items) })'
+  'Ok(self.items.take(items))' 'Ok(if @ { Vec::new() } else { self.items.take(items) })'
 
 mutant 'the index keeps what was removed' engine crates/lease-engine/src/table.rs \
   'entry.remove();' 'if !@ { entry.remove(); }'

@@ -4,10 +4,10 @@ use std::{hash::Hash, time::Duration};
 
 use super::{
     AboveMax, Config, Error, LeaseTime, Record, Ttl,
-    items::Item,
+    items::Items,
     load::Load,
     slots::{Phase, Slot, Slots},
-    table::{Found, Table},
+    table::{Found, NONE},
     wheel::{NEVER, Wheel},
 };
 
@@ -21,7 +21,7 @@ const ZERO: u64 = 1 << 40;
 pub struct LeaseEngine<I, K = ()> {
     pub(super) config: Config,
     pub(super) leases: Slots<I>,
-    pub(super) items: Table<K, Item>,
+    items: Items<K>,
     /// Leases by their deadlines, except those whose ends have begun under this reign.
     pub(super) wheel: Wheel,
     /// Leases whose ends have begun: set aside until the caller reports, or filed under the time of the next try.
@@ -92,7 +92,7 @@ impl<I, K> LeaseEngine<I, K> {
         Self {
             config,
             leases: Slots::default(),
-            items: Table::default(),
+            items: Items::default(),
             wheel: Wheel::new(ZERO),
             ends: Wheel::new(ZERO),
             primary: false,
@@ -504,6 +504,50 @@ impl<I: Copy + Eq + Hash, K: Eq + Hash> LeaseEngine<I, K> {
         let slot = self.leases.get_mut(n);
         slot.phase = Phase::Gone;
         let items = slot.items;
-        Ok(self.take_items(items))
+        Ok(self.items.take(items))
+    }
+
+    // --- Items -----------------------------------------------------------------------------------
+
+    /// Attaches an item to a lease, and returns the lease that it was attached to before. O(1).
+    ///
+    /// # Errors
+    /// [`Error::LeaseNotFound`], [`Error::LeaseExpired`], [`Error::Full`]. They change nothing.
+    pub fn attach(&mut self, id: I, item: K) -> Result<Option<I>, Error> {
+        let lease = self.alive(id)?;
+        let Self { items, leases, .. } = self;
+        let (at, former) = match items.insert(item, lease) {
+            Found::New(at) => (at, None),
+            Found::Old(at) => (at, items.unlink(at, |lease| &mut leases.get_mut(lease).items)),
+            Found::Full => return Err(Error::Full),
+        };
+        items.link(at, lease, &mut leases.get_mut(lease).items);
+        Ok(former.map(|former| leases.get(former).id))
+    }
+
+    /// Detaches an item from a lease. Returns false, and changes nothing, if the item isn't attached to this lease.
+    /// O(1).
+    ///
+    /// # Errors
+    /// [`Error::LeaseNotFound`].
+    pub fn detach(&mut self, id: I, item: &K) -> Result<bool, Error> {
+        let Self { items, leases, .. } = self;
+        let lease = leases.find(id).ok_or(Error::LeaseNotFound)?;
+        let Some((at, _)) = items.find(item).filter(|(_, owner)| *owner == lease) else { return Ok(false) };
+        items.unlink(at, |lease| &mut leases.get_mut(lease).items);
+        items.remove(at);
+        Ok(true)
+    }
+
+    /// The lease that an item is attached to. O(1).
+    pub fn lease_of(&self, item: &K) -> Option<I> {
+        let (_, lease) = self.items.find(item)?;
+        Some(self.leases.get(lease).id)
+    }
+
+    /// The items of a lease, latest first; none if there is no such lease.
+    pub fn items(&self, id: I) -> impl Iterator<Item = &K> {
+        let head = self.leases.find(id).map_or(NONE, |n| self.leases.get(n).items);
+        self.items.of(head)
     }
 }

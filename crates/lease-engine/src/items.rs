@@ -1,101 +1,94 @@
-//! Items that are attached to leases. An item has one owner.
+//! Items that are attached to leases. An item has one owner. The items of a lease are a linked list; its head is with the
+//! lease.
 
 use std::{hash::Hash, iter, mem};
 
-use super::{
-    Error,
-    engine::LeaseEngine,
-    table::{Found, NONE},
-};
+use super::table::{Found, NONE, Table};
 
 /// An item's owner, and its neighbours in the list of that lease's items.
 #[derive(Clone, Debug)]
-pub(super) struct Item {
+struct Item {
     lease: u32,
     prev: u32,
     next: u32,
 }
 
-impl<I: Copy + Eq + Hash, K: Eq + Hash> LeaseEngine<I, K> {
-    /// Attaches an item to a lease, and returns the lease that it was attached to before. O(1).
-    ///
-    /// # Errors
-    /// [`Error::LeaseNotFound`], [`Error::LeaseExpired`], [`Error::Full`]. They change nothing.
-    pub fn attach(&mut self, id: I, item: K) -> Result<Option<I>, Error> {
-        let lease = self.alive(id)?;
-        let fresh = Item { lease, prev: NONE, next: NONE };
-        let (at, former) = match self.items.insert(item, fresh) {
-            Found::New(at) => (at, None),
-            Found::Old(at) => (at, self.unlink_item(at)),
-            Found::Full => return Err(Error::Full),
-        };
-        self.link_item(at, lease);
-        Ok(former.map(|former| self.leases.get(former).id))
+/// All items, by key.
+#[derive(Clone, Debug)]
+pub(super) struct Items<K>(Table<K, Item>);
+
+impl<K> Default for Items<K> {
+    fn default() -> Self {
+        Self(Table::default())
+    }
+}
+
+impl<K> Items<K> {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 
-    /// Detaches an item from a lease. Returns false, and changes nothing, if the item isn't attached to this lease.
-    /// O(1).
-    ///
-    /// # Errors
-    /// [`Error::LeaseNotFound`].
-    pub fn detach(&mut self, id: I, item: &K) -> Result<bool, Error> {
-        let lease = self.leases.find(id).ok_or(Error::LeaseNotFound)?;
-        let Some(at) = self.items.find(item) else { return Ok(false) };
-        if self.items.get(at).is_none_or(|(_, item)| item.lease != lease) {
-            return Ok(false);
-        }
-        self.unlink_item(at);
-        self.items.remove(at);
-        Ok(true)
-    }
-
-    /// The lease that an item is attached to. O(1).
-    pub fn lease_of(&self, item: &K) -> Option<I> {
-        let (_, item) = self.items.get(self.items.find(item)?)?;
-        Some(self.leases.get(item.lease).id)
-    }
-
-    /// The items of a lease, latest first; none if there is no such lease.
-    pub fn items(&self, id: I) -> impl Iterator<Item = &K> {
-        let mut at = self.leases.find(id).map_or(NONE, |n| self.leases.get(n).items);
+    /// The items of the list with this head, latest first.
+    pub(super) fn of(&self, mut head: u32) -> impl Iterator<Item = &K> {
         iter::from_fn(move || {
-            let (key, item) = self.items.get(at)?;
-            at = item.next;
+            let (key, item) = self.0.get(head)?;
+            head = item.next;
             Some(key)
         })
     }
 
-    /// Removes the items of a lease that has ended.
-    pub(super) fn take_items(&mut self, mut at: u32) -> Vec<K> {
-        let mut taken = Vec::new();
-        while let Some((key, item)) = self.items.remove(at) {
-            at = item.next;
-            taken.push(key);
-        }
-        taken
-    }
-
-    fn link_item(&mut self, at: u32, lease: u32) {
-        let first = mem::replace(&mut self.leases.get_mut(lease).items, at);
-        if let Some(item) = self.items.get_mut(at) {
+    /// Puts an item at the head of the list of a lease.
+    pub(super) fn link(&mut self, at: u32, lease: u32, head: &mut u32) {
+        let first = mem::replace(head, at);
+        if let Some(item) = self.0.get_mut(at) {
             *item = Item { lease, prev: NONE, next: first };
         }
-        if let Some(item) = self.items.get_mut(first) {
+        if let Some(item) = self.0.get_mut(first) {
             item.prev = at;
         }
     }
 
-    /// Removes an item from its lease's list, and returns that lease.
-    fn unlink_item(&mut self, at: u32) -> Option<u32> {
-        let (_, &Item { lease, prev, next }) = self.items.get(at)?;
-        if let Some(item) = self.items.get_mut(prev) {
+    /// Removes an item from the list of its lease, and returns that lease. `head_of`: the head of a lease's list.
+    pub(super) fn unlink<'a>(&mut self, at: u32, head_of: impl FnOnce(u32) -> &'a mut u32) -> Option<u32> {
+        let (_, &Item { lease, prev, next }) = self.0.get(at)?;
+        if let Some(item) = self.0.get_mut(prev) {
             item.next = next;
         } else {
-            self.leases.get_mut(lease).items = next;
+            *head_of(lease) = next;
         }
-        if let Some(item) = self.items.get_mut(next) {
+        if let Some(item) = self.0.get_mut(next) {
             item.prev = prev;
         }
         Some(lease)
+    }
+}
+
+impl<K: Eq + Hash> Items<K> {
+    /// Adds an item that has yet to be [linked](Self::link), unless it is there.
+    pub(super) fn insert(&mut self, key: K, lease: u32) -> Found {
+        self.0.insert(key, Item { lease, prev: NONE, next: NONE })
+    }
+
+    /// The number of an item, and its lease.
+    pub(super) fn find(&self, key: &K) -> Option<(u32, u32)> {
+        let at = self.0.find(key)?;
+        let (_, item) = self.0.get(at)?;
+        Some((at, item.lease))
+    }
+
+    /// Removes an item that was [unlinked](Self::unlink).
+    pub(super) fn remove(&mut self, at: u32) {
+        self.0.remove(at);
+    }
+
+    /// Removes all items of the list with this head.
+    pub(super) fn take(&mut self, mut head: u32) -> Vec<K> {
+        let mut taken = Vec::new();
+        while let Some((key, item)) = self.0.remove(head) {
+            head = item.next;
+            taken.push(key);
+        }
+        taken
     }
 }
