@@ -169,12 +169,12 @@ impl Life<'_> {
         }
     }
 
-    /// A warning a second after each renewal: from the second one on, its Event is patched.
+    /// A warning two seconds after each renewal: from the second one on, its Event is patched.
     async fn a_lease_is_warned_of(&self) {
-        let spec = json!({"spec": {"ttlSeconds": 600, "warnBeforeSeconds": 599}});
+        let spec = json!({"spec": {"ttlSeconds": 6, "warnBeforeSeconds": 4}});
         self.make(&self.world.leases(), "warned", json!({}), spec).await;
         loop {
-            sleep(Duration::from_millis(1300)).await;
+            sleep(Duration::from_millis(2300)).await;
             let _ = self.world.renew("warned").await;
         }
     }
