@@ -38,7 +38,8 @@ impl Terminal {
         let words = [plugin.get_program()].into_iter().chain(plugin.get_args());
         let run = words.map(|word| word.to_str().expect("text")).collect::<Vec<_>>().join(" ");
         let mut setsid = Command::new("setsid");
-        setsid.args(["--ctty", "--wait"]).args(shell).env("run", run);
+        // A shell hands down what is ignored where these tests are started, such as SIGINT in the background of a script.
+        setsid.args(["--ctty", "--wait", "env", "--default-signal=INT,QUIT"]).args(shell).env("run", run);
         setsid.envs(plugin.get_envs().filter_map(|(name, value)| Some((name, value?))));
         Self::open(setsid, &[("PS1", "$ "), ("HISTFILE", "/dev/null")])
     }

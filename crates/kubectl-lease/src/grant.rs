@@ -99,7 +99,7 @@ pub(crate) struct TermArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration::whole_seconds)]
     ttl: Duration,
 
-    /// Who renews the lease, for information [default: USER@HOST]
+    /// Who renews the lease, for information [default: user and host]
     #[arg(long, value_name = "TEXT")]
     holder: Option<String>,
 
