@@ -214,7 +214,7 @@ mutant 'the condition of a release costs a look at all attached objects' 'core r
 mutant 'a lease ends for a Pod of which nothing is known' 'core sources' crates/core/src/index/sources/follow_state.rs \
   'if before.ends_on_loss && !before.named => {' 'if !@ && before.ends_on_loss && !before.named => {'
 
-mutant 'finalizers are detached beside a running operator' 'operator detach' src/cli/detach.rs \
+mutant 'finalizers are detached beside a running operator' 'command detach' src/cli/detach.rs \
   'Canary::AddedAgain => {}' 'Canary::AddedAgain if @ => return Ok(1),
             Canary::AddedAgain => {}'
 

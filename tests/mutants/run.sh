@@ -58,7 +58,7 @@ printf '%s changes are in one copy\n' "$number"
 
 # The arguments that name the tests of each finder.
 declare -A tests=([core]='-p lessor-core --lib' [engine]='-p lease-engine --all-features --lib' [writer]='-p writer-lease --all-features --lib'
-  [operator]='-p lessor --lib' [model]='-p lessor-model --test promises' [simulation]='-p lessor --test simulation')
+  [operator]='-p lessor --lib' [command]='-p lessor --bin lessor' [model]='-p lessor-model --test promises' [simulation]='-p lessor --test simulation')
 declare -A binary=()
 
 # Builds a finder, and makes sure that it finds nothing where nothing is changed.
