@@ -147,8 +147,6 @@ impl Connectivity {
             }),
             since_last_response: mono.saturating_sub(clocks.lease.last_response()),
             disconnected: clocks.lease.is_paused(mono),
-            paused_unwritable: clocks.lease.paused_unwritable(mono),
-            tentative_pause: clocks.lease.tentative_pause(mono),
         }
     }
 
@@ -168,11 +166,6 @@ impl Connectivity {
             clocks.newest = version;
         }
         self.with_lease_clock(LeaseClock::write_observed);
-    }
-
-    /// Extends all deadlines by the part of a write outage that only another replica noticed.
-    pub fn credit_pause(&self, paused_unwritable: Duration) {
-        self.with_lease_clock(|clock, _| clock.hold(paused_unwritable));
     }
 
     /// Waits until the API server responds again after an outage.

@@ -56,6 +56,10 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "LESSOR_START_GRACE", default_value = "10s", value_parser = duration::parse)]
     start_grace: Duration,
 
+    /// Upper limit of the grace period of leases with a long TTL: it is a third of the TTL, if that is more than --start-grace.
+    #[arg(long, env = "LESSOR_MAX_START_GRACE", default_value = "10m", value_parser = duration::parse)]
+    max_start_grace: Duration,
+
     /// Minimal time between the end of a lease and its release, for attachments made just before the end.
     #[arg(long, env = "LESSOR_LINGER", default_value = "2s", value_parser = duration::parse)]
     linger: Duration,
@@ -148,6 +152,7 @@ fn check(args: &RunArgs) -> anyhow::Result<()> {
         ("--max-ttl", args.max_ttl),
         ("--max-clock-skew", args.max_clock_skew),
         ("--start-grace", args.start_grace),
+        ("--max-start-grace", args.max_start_grace),
         ("--linger", args.linger),
         ("--lease-duration", args.lease_duration),
         ("--pending-warning", args.pending_warning),
@@ -176,6 +181,7 @@ fn settings(args: RunArgs) -> anyhow::Result<Settings> {
         max_ttl: args.max_ttl,
         max_clock_skew: args.max_clock_skew,
         start_grace: args.start_grace,
+        max_start_grace: args.max_start_grace,
         linger: args.linger,
         lease_duration: args.lease_duration,
         status_rate: args.status_rate,
@@ -230,6 +236,7 @@ mod tests {
         for argument in [
             "--max-clock-skew",
             "--start-grace",
+            "--max-start-grace",
             "--linger",
             "--lease-duration",
             "--pending-warning",

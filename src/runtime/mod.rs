@@ -243,9 +243,6 @@ impl Runtime {
         for (ticket, request, by) in output.requests {
             self.requests.send(ticket, request, self.connectivity.instant(by));
         }
-        if !output.hold.is_zero() {
-            self.connectivity.credit_pause(output.hold);
-        }
         if output.relist {
             self.watches.open();
         }

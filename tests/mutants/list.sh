@@ -74,19 +74,29 @@ mutant 'nothing is allowed for the clocks of API servers at a cold start' 'core 
   'let slack = if @ { Duration::ZERO } else { RESOLUTION.saturating_add(settings.max_clock_skew) };'
 
 mutant 'a start that recovers nothing has no grace period' 'core cold_start' crates/core/src/decide/cold_start.rs \
-  'let grace = settings.start_grace.saturating_sub(now.lease.since(LeaseTime::ZERO));' \
-  'let grace = if @ { Duration::ZERO } else { settings.start_grace.saturating_sub(now.lease.since(LeaseTime::ZERO)) };'
+  'let left = |grace: Duration| grace.saturating_sub(' \
+  'let left = |grace: Duration| if @ { Duration::ZERO } else { grace }.saturating_sub('
 
 mutant 'the grace period of a start passes while the API server does not respond' 'core cold_start' crates/core/src/decide/cold_start.rs \
-  'settings.start_grace.saturating_sub(now.lease' 'settings.start_grace.saturating_sub(if @ { now.mono } else { Duration::ZERO }).saturating_sub(now.lease'
+  '.saturating_sub(now.lease.since(LeaseTime::ZERO));' \
+  '.saturating_sub(if @ { now.mono } else { Duration::ZERO }).saturating_sub(now.lease.since(LeaseTime::ZERO));'
+
+mutant 'a lease of a long TTL has no longer grace period' 'core cold_start' crates/core/src/settings.rs \
+  'self.start_grace.max((ttl / 3)' 'self.start_grace.max((ttl / if @ { u32::MAX } else { 3 })'
+
+mutant 'a renewal that is not recorded is forgotten at a cold start' 'core cold_start' crates/core/src/decide/cold_start.rs \
+  'if recorded.incomplete {' 'if recorded.incomplete && !@ {'
+
+mutant 'a changed cap is computed anew by wall clocks' 'core replica' crates/core/src/decide/cold_start.rs \
+  '(Some(before), Some(after), Some(known)) =>' '(Some(before), Some(after), Some(known)) if !@ =>'
 
 mutant 'a follower takes an API server that hangs for a primary that is gone' 'core replica' crates/core/src/replica/dispatch.rs \
   'let follows = !self.leadership.is_primary() &&' \
   'let follows = !@ && !self.leadership.is_primary() &&'
 
 mutant 'a follower probes the API server only after a deadline' 'core replica' crates/core/src/liveness/mod.rs \
-  'let missed = now.mono + (deadline - LATE).since(now.lease);' \
-  'let missed = now.mono + (if @ { deadline + LATE } else { deadline - LATE }).since(now.lease);'
+  'let missed = expiry::mono_of(deadline - LATE, now);' \
+  'let missed = expiry::mono_of(if @ { deadline + LATE } else { deadline - LATE }, now);'
 
 mutant 'a primary proves itself before a deadline only when its writer lease has lapsed' 'core replica' crates/core/src/replica/dispatch.rs \
   'self.leadership.prove_soon(now.mono);' 'if !@ { self.leadership.prove_soon(now.mono); }'
@@ -153,13 +163,21 @@ mutant 'time runs while the API server cannot write' 'engine clock' crates/lease
   'self.paused_total = self.paused_total.max(mono.saturating_sub(since));' \
   'if !@ { self.paused_total = self.paused_total.max(mono.saturating_sub(since)); }'
 
-mutant 'the pause of a write outage is not published for followers' 'core replica' crates/core/src/liveness/mod.rs \
-  '|| lessor_exists && self.shared_pause' '|| !@ && lessor_exists && self.shared_pause'
+mutant 'a primary does not answer a challenge' 'core replica' crates/core/src/replica/role.rs \
+  'if self.leadership.is_primary() && self.leadership.is_challenged() {' \
+  'if !@ && self.leadership.is_primary() && self.leadership.is_challenged() {'
 
-mutant 'followers ignore the pause that the primary has published' 'core replica' crates/core/src/replica/observe.rs \
-  'self.out.hold += self.liveness.observe_lessor(known, change.is_own, now);' \
-  'let missed = self.liveness.observe_lessor(known, change.is_own, now);
-            if !@ { self.out.hold += missed; }'
+mutant 'a primary that is late answers that no lease is due' 'core replica' crates/core/src/replica/role.rs \
+  'true if !self.settings.dry_run =>' 'true if !@ && !self.settings.dry_run =>'
+
+mutant 'a follower claims the lead for a late end without a challenge' 'core replica' crates/core/src/replica/role.rs \
+  'if by_time {' 'if by_time && !@ {'
+
+mutant 'a follower that knows better leaves the lead to one that does not' 'core replica' crates/core/src/replica/role.rs \
+  'self.leadership.await_answer(patience);' 'if !@ { self.leadership.await_answer(patience); }'
+
+mutant 'a replica that has just started claims a vacant Lessor before others' 'core replica' crates/core/src/replica/role.rs \
+  'self.leadership.hesitate(hesitation);' 'if !@ { self.leadership.hesitate(hesitation); }'
 
 mutant 'each replica computes on its own what remains of a suspended lease' 'core replica' crates/core/src/index/leases.rs \
   '.filter(|_| change.status_written && !self.lessor.is_primary())' '.filter(|_| !@ && change.status_written && !self.lessor.is_primary())'

@@ -105,10 +105,19 @@ pub struct LessorStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transitions: Option<i64>,
 
-    /// The accumulated time, in milliseconds, in which the API server responded but accepted no writes, so that no holder
-    /// could renew. Every replica extends all deadlines by this time.
+    /// The replica that asks whether the primary is alive: by its own knowledge a lease should have ended. The primary
+    /// removes this when it answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub paused_milliseconds: Option<i64>,
+    pub challenged_by: Option<String>,
+
+    /// When that replica asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub challenge_time: Option<MicroTime>,
+
+    /// The number of leases whose time was over when the primary last answered, and which it could not end yet. Absent
+    /// if there was none: then no lease that still exists was due.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overdue: Option<i64>,
 
     /// The number of leases at the last write of this status.
     #[serde(default, skip_serializing_if = "Option::is_none")]

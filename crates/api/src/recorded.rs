@@ -18,6 +18,8 @@ pub struct Recorded {
     pub renewed: Option<Timestamp>,
     /// The last status write.
     pub published: Option<Timestamp>,
+    /// `spec.renewTime` is set, and nothing records by which write: the records were reset.
+    pub incomplete: bool,
 }
 
 impl Recorded {
@@ -31,21 +33,25 @@ impl Recorded {
             }),
             renewed: Self::of_renewal(entries()),
             published: latest(entries(), of_status),
+            incomplete: lease.spec.renew_time.is_some() && !entries().any(|entry| owns(entry, "f:renewTime")),
         }
     }
 
     /// The last write by an owner of `spec.renewTime` or `spec.ttlSeconds`, in a Lease of lessor.dev or coordination.k8s.io.
     pub fn of_renewal<'a>(entries: impl Iterator<Item = &'a ManagedFieldsEntry>) -> Option<Timestamp> {
-        latest(entries, |entry| {
-            let spec = entry.fields_v1.as_ref().and_then(|fields| fields.0.get("f:spec"));
-            spec.is_some_and(|spec| spec.get("f:renewTime").is_some() || spec.get("f:ttlSeconds").is_some())
-        })
+        latest(entries, |entry| owns(entry, "f:renewTime") || owns(entry, "f:ttlSeconds"))
     }
 
     /// Whether the last renewal is certainly later than the last status write, so that no primary has observed it.
     pub fn renewed_unseen(&self) -> bool {
         self.published.is_some() && self.renewed > self.published
     }
+}
+
+/// Whether a field manager owns this field of the spec.
+fn owns(entry: &ManagedFieldsEntry, field: &str) -> bool {
+    let spec = entry.fields_v1.as_ref().and_then(|fields| fields.0.get("f:spec"));
+    spec.is_some_and(|spec| spec.get(field).is_some())
 }
 
 /// The time of the latest write that matches.
@@ -73,7 +79,9 @@ mod tests {
             "metadata": {"namespace": "shop", "name": "cart"},
             "spec": {"ttlSeconds": 30, "renewTime": "2026-01-31T12:00:00Z"},
         });
-        assert_eq!(Recorded::read(&lease(value.clone())), Recorded::default());
+        // As after a reset of the records.
+        let nothing = Recorded { incomplete: true, ..Recorded::default() };
+        assert_eq!(Recorded::read(&lease(value.clone())), nothing);
         let entry = |manager: &str, time: &str, subresource: Option<&str>, fields: serde_json::Value| {
             let mut entry =
                 json!({"manager": manager, "operation": "Update", "time": time, "fieldsV1": fields});
@@ -91,6 +99,7 @@ mod tests {
         let recorded = Recorded::read(&lease(value.clone()));
         assert_eq!(recorded.renewed, Some("2026-01-31T12:00:20Z".parse().expect("a time")));
         assert_eq!(recorded.published, Some("2026-01-31T12:00:50Z".parse().expect("a time")));
+        assert!(!recorded.incomplete);
         assert!(!recorded.renewed_unseen() && !Recorded::default().renewed_unseen());
         value["metadata"]["managedFields"][1]["time"] = json!("2026-01-31T12:00:51Z");
         assert!(Recorded::read(&lease(value)).renewed_unseen());

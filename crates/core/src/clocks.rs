@@ -20,10 +20,6 @@ pub struct Now {
     pub since_last_response: Duration,
     /// Whether the API server can't be reached at present, so that lease time is paused.
     pub disconnected: bool,
-    /// For how long altogether lease time was paused since a write failed, as certain by now.
-    pub paused_unwritable: Duration,
-    /// The pause that counts once the next write is accepted: writes fail at present.
-    pub tentative_pause: Duration,
 }
 
 impl Now {
@@ -36,8 +32,6 @@ impl Now {
             server: None,
             since_last_response: Duration::ZERO,
             disconnected: false,
-            paused_unwritable: Duration::ZERO,
-            tentative_pause: Duration::ZERO,
         }
     }
 

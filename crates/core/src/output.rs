@@ -20,8 +20,6 @@ pub struct Output {
     pub user_events: Vec<UserEvent>,
     /// Count these.
     pub metric_events: Vec<MetricEvent>,
-    /// Add this to the pause of lease time: the API server could not write for so long, as the primary found.
-    pub hold: Duration,
     /// Open all watches anew, with whole lists: namespaces are served again that had been left to another installation.
     pub relist: bool,
     /// Watch these for sources from now on, and no others; `None`: the set hasn't changed.

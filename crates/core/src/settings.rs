@@ -27,6 +27,8 @@ pub struct Settings {
     pub max_clock_skew: Duration,
     /// The grace period after a start, counted from the first API server response, in which no lease expires.
     pub start_grace: Duration,
+    /// The longest grace period after a start of a lease whose TTL is so long that a third of it exceeds `start_grace`.
+    pub max_start_grace: Duration,
     /// How long an ended lease remains at least, so that attachments made just before the end are observed.
     pub linger: Duration,
     /// How long a primary stays primary without a write.
@@ -59,6 +61,7 @@ impl Default for Settings {
             max_ttl: Duration::from_secs(lessor_api::lease::MAX_SECONDS.unsigned_abs()),
             max_clock_skew: Duration::from_secs(2),
             start_grace: Duration::from_secs(10),
+            max_start_grace: Duration::from_secs(600),
             linger: Duration::from_secs(2),
             lease_duration: Duration::from_secs(5),
             status_rate: 20.0,
@@ -84,6 +87,11 @@ impl Settings {
             true => vec![ALL_NAMESPACES.to_owned()],
             false => self.namespaces.clone(),
         }
+    }
+
+    /// The grace period of a lease with this TTL after a start: its holder may renew every third of it.
+    pub fn start_grace_of(&self, ttl: Duration) -> Duration {
+        self.start_grace.max((ttl / 3).min(self.max_start_grace))
     }
 
     /// Where leases and objects are watched.

@@ -304,8 +304,6 @@ mod tests {
             server: None,
             since_last_response: Duration::ZERO,
             disconnected: false,
-            paused_unwritable: Duration::ZERO,
-            tentative_pause: Duration::ZERO,
         }
     }
 

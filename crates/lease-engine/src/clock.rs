@@ -43,10 +43,8 @@ pub struct LeaseClock {
     suspect: bool,
     /// Lease time at the last observed write of any client.
     written: Duration,
-    /// While the server can't write: the lease time at which it goes on, and `paused_total` when the failure was noticed.
-    unable_since: Option<(Duration, Duration)>,
-    /// Paused time of all write outages that are over.
-    paused_unwritable: Duration,
+    /// While the server can't write: the lease time at which it goes on.
+    unable_since: Option<Duration>,
     /// When requests were sent that are out, if no later one was answered.
     out: BTreeMap<u64, Duration>,
 }
@@ -68,7 +66,6 @@ impl LeaseClock {
             suspect: false,
             written: Duration::ZERO,
             unable_since: None,
-            paused_unwritable: Duration::ZERO,
             out: BTreeMap::new(),
         }
     }
@@ -141,7 +138,7 @@ impl LeaseClock {
     pub fn write_failed(&mut self, mono: Duration) {
         let now = self.reads(mono);
         let since = self.written.max(now.saturating_sub(Self::DOUBT)).min(now);
-        self.unable_since.get_or_insert((since, self.paused_total));
+        self.unable_since.get_or_insert(since);
     }
 
     /// A write of any client succeeded just now.
@@ -149,36 +146,10 @@ impl LeaseClock {
         if self.is_paused(mono) {
             return;
         }
-        self.paused_unwritable = self.paused_unwritable(mono);
-        if let Some((since, _)) = self.unable_since.take() {
+        if let Some(since) = self.unable_since.take() {
             self.paused_total = self.paused_total.max(mono.saturating_sub(since));
         }
         self.written = self.reads(mono);
-    }
-
-    /// Paused time of all write outages. For a current one, as if the server could write from now on.
-    pub fn paused_unwritable(&self, mono: Duration) -> Duration {
-        self.paused_unwritable + self.tentative_pause(mono)
-    }
-
-    /// The tentative part of that, of the current write outage; zero if there is none.
-    pub fn tentative_pause(&self, mono: Duration) -> Duration {
-        let tentative_pause = self.unable_since.map(|(since, paused_total)| {
-            let no_lease_time = mono.saturating_sub(self.reads(mono).min(since));
-            no_lease_time.saturating_sub(paused_total)
-        });
-        tentative_pause.unwrap_or_default()
-    }
-
-    /// Adds paused time of a write outage that another replica noticed.
-    pub fn hold(&mut self, paused_unwritable: Duration) {
-        self.paused_total += paused_unwritable;
-        self.written = self.written.saturating_sub(paused_unwritable);
-        // In addition to the outage that this replica noticed.
-        if let Some((since, paused_total)) = &mut self.unable_since {
-            *since = since.saturating_sub(paused_unwritable);
-            *paused_total += paused_unwritable;
-        }
     }
 
     /// The caller stopped waiting for a request. That is no evidence of an outage, and no sign of life: once the request
@@ -289,24 +260,6 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_that_another_replica_noticed_adds_to_the_tentative_pause() {
-        let mut clock = clock();
-        clock.write_observed(at(11_000));
-        clock.write_failed(at(15_000));
-        assert_eq!(clock.paused_unwritable(at(18_000)), at(7000), "as if the server could write from now on");
-        clock.hold(at(3000));
-        assert_eq!((reads(&clock, 18_000), clock.paused_unwritable(at(18_000))), (15_000, at(7000)));
-        clock.write_observed(at(19_000));
-        assert_eq!((reads(&clock, 19_000), clock.paused_unwritable(at(19_000))), (8000, at(8000)));
-        assert_eq!(clock.tentative_pause(at(19_000)), at(0));
-        // The last write was before that, too.
-        clock.hold(at(2000));
-        clock.write_failed(at(20_000));
-        clock.write_observed(at(21_000));
-        assert_eq!(reads(&clock, 21_000), 6000);
-    }
-
-    #[test]
     fn a_pause_by_silence_counts_as_well_if_a_write_fails() {
         let mut clock = clock();
         clock.write_observed(at(1000));
@@ -314,11 +267,11 @@ mod tests {
         clock.sent(1, at(9000));
         clock.write_failed(at(9100));
         clock.failed(1);
-        assert_eq!((reads(&clock, 9200), clock.paused_unwritable(at(9200))), (3000, at(8200)));
+        assert_eq!(reads(&clock, 9200), 3000);
         clock.answered(2, at(9500));
-        assert_eq!((reads(&clock, 9500), clock.paused_unwritable(at(9500))), (3000, at(8500)));
+        assert_eq!(reads(&clock, 9500), 3000);
         clock.write_observed(at(10_000));
-        assert_eq!((reads(&clock, 10_000), clock.paused_unwritable(at(11_000))), (1000, at(9000)));
+        assert_eq!(reads(&clock, 10_000), 1000);
     }
 
     #[test]

@@ -102,6 +102,9 @@ pub enum Reason<K> {
     /// one to claim, or a proof that this writer hasn't observed, call [`lost`](super::WriterLease::lost). Otherwise
     /// claim it, whichever writer it names. So, of many writers that find the same work overdue, one takes over.
     Overdue(K),
+    /// The primary was challenged, and no write of it was observed [in time](super::WriterLease::await_answer). Read the
+    /// object afresh: if it shows an answer, call [`lost`](super::WriterLease::lost). Otherwise claim it.
+    Unanswered,
 }
 
 /// The writer that the arbitration object names.

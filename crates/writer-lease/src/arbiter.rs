@@ -118,7 +118,7 @@ impl<K: Send + 'static> Arbiter<K> for MemoryArbiter {
     async fn claim(&self, term: Term, reason: Reason<K>) -> Verdict {
         self.swap(|claim| {
             let free = claim.holder_for(&self.name) != Holder::Other;
-            let overdue = matches!(reason, Reason::Overdue(_)) && claim.term < term;
+            let overdue = !matches!(reason, Reason::Empty) && claim.term < term;
             (free || overdue).then(|| (Some(self.name.clone()), term.max(claim.term.saturating_add(1))))
         })
     }

@@ -45,6 +45,10 @@ pub struct WriterLease<K: Ord> {
     possible: Term,
     /// When to claim the arbitration object, if it is vacant.
     vacant: Option<Duration>,
+    /// By how much later than others this writer claims a vacant arbitration object.
+    hesitation: Duration,
+    /// When to claim the arbitration object, if the primary doesn't answer a challenge.
+    unanswered: Option<Duration>,
     /// Whether a `Prove` or `Claim` is under way.
     arbitrating: bool,
     /// Whether this writer ever claimed. If it didn't, a claim under its name isn't its own.
@@ -82,6 +86,8 @@ impl<K: Ord + Clone> WriterLease<K> {
             arbitrated: 0,
             possible: 0,
             vacant: None,
+            hesitation: Duration::ZERO,
+            unanswered: None,
             arbitrating: false,
             has_claimed: false,
             failures: 0,
@@ -235,7 +241,24 @@ impl<K: Ord + Clone> WriterLease<K> {
         self.show.get_or_insert(now);
     }
 
+    /// From now on this writer claims a vacant arbitration object by so much later than others: for a writer that
+    /// knows less than others may.
+    pub fn hesitate(&mut self, by: Duration) {
+        self.hesitation = by;
+    }
+
+    /// The head start of an incumbent: how long others leave work to it before they claim the lead.
+    pub fn head_start(&self) -> Duration {
+        self.config.head_start()
+    }
+
     // --- Observations ----------------------------------------------------------------------------
+
+    /// A follower claims the lead at this time unless it observes a write of the primary before, which was challenged to
+    /// write something. `None`: there is no challenge, or it was answered.
+    pub fn await_answer(&mut self, until: Option<Duration>) {
+        self.unanswered = until;
+    }
 
     /// Terms up to this one are possible, however far they are above the last observation of the arbitration object. For
     /// arbitration objects whose first term comes from a clock that all writers share, such as their own version: a term
@@ -318,10 +341,18 @@ impl<K: Ord + Clone> WriterLease<K> {
         }
     }
 
-    /// The runtime was disconnected until now: a watch broke, or the server hung. A follower has missed the primary's
-    /// writes, so its wait starts again. Failed work may succeed now, so all backoffs end.
-    pub fn reconnected(&mut self, now: Duration) {
-        self.follow_on(now);
+    /// The runtime was disconnected until now, for so long: a watch broke, or the server hung. The primary could do nothing
+    /// meanwhile, or this follower didn't observe it, so its wait, and the head start of the incumbent, last longer by that.
+    /// Failed work may succeed now, so all backoffs end.
+    pub fn reconnected(&mut self, lost: Duration, now: Duration) {
+        let from = now.saturating_sub(lost);
+        let head_start = self.config.head_start();
+        let claim = self.queue.first_check(head_start).map(|(at, _)| at);
+        if let State::Follower { until } = &mut self.state {
+            let at = (*until).max(claim.unwrap_or_default()).max(from);
+            *until = at.saturating_add(lost);
+        }
+        self.unanswered = self.unanswered.map(|at| at.max(from).saturating_add(lost));
         self.queue.hasten_all();
         self.failures = 0;
         self.arbitrate_at = Duration::ZERO;
@@ -426,6 +457,14 @@ impl<K: Ord + Clone> WriterLease<K> {
         self.queue.has_unchecked()
     }
 
+    /// The primary was challenged to prove itself until `until`, and nothing was claimed.
+    pub fn challenged(&mut self, until: Duration) {
+        self.end_arbitration();
+        if let State::Follower { until: wait } = &mut self.state {
+            *wait = (*wait).max(until);
+        }
+    }
+
     /// The compare-and-swap failed, or its outcome is unknown. It is repeated after a backoff.
     pub fn arbitration_failed(&mut self, now: Duration) {
         let failures = self.failures.saturating_add(1);
@@ -499,7 +538,9 @@ impl<K: Ord + Clone> WriterLease<K> {
             return None;
         }
         if let Some(at) = self.vacant {
-            return Some((at, Plan::Claim(Reason::Empty)));
+            let leads = self.leading_term().is_some();
+            let hesitation = if leads { Duration::ZERO } else { self.hesitation };
+            return Some((at.saturating_add(hesitation), Plan::Claim(Reason::Empty)));
         }
         match self.state {
             State::Election => self.queue.first_ready().map(|ready| (ready, Plan::Claim(Reason::Empty))),
@@ -511,10 +552,13 @@ impl<K: Ord + Clone> WriterLease<K> {
                     .map(|(due, _)| due.max(self.last_sign).saturating_add(self.third()));
                 lapsed.into_iter().chain(stuck).chain(self.show).min().map(|at| (at, Plan::Prove))
             }
-            State::Follower { until } => self
-                .queue
-                .first_check(self.config.head_start())
-                .map(|(at, key)| (until.max(at), Plan::Claim(Reason::Overdue(key.clone())))),
+            State::Follower { until } => {
+                let overdue = self.queue.first_check(self.config.head_start());
+                let overdue =
+                    overdue.map(|(at, key)| (until.max(at), Plan::Claim(Reason::Overdue(key.clone()))));
+                let unanswered = self.unanswered.map(|at| (until.max(at), Plan::Claim(Reason::Unanswered)));
+                overdue.into_iter().chain(unanswered).min_by_key(|(at, _)| *at)
+            }
         }
     }
 
@@ -538,6 +582,7 @@ impl<K: Ord + Clone> WriterLease<K> {
     // --- Transitions -----------------------------------------------------------------------------
 
     fn lead(&mut self, term: Term, until: Duration) {
+        self.unanswered = None;
         self.term = term;
         self.seen = self.seen.max(term);
         self.vacant = None;

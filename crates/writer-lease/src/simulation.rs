@@ -121,7 +121,7 @@ enum Event {
     Wake,
     Response { request: u64, response: Response },
     News(News),
-    Reconnected,
+    Reconnected { lost: Duration },
 }
 
 enum Occurrence {
@@ -347,7 +347,8 @@ impl World {
                 if let Some(replica) = &mut self.replicas[index] {
                     replica.disconnected_until = replica.disconnected_until.max(until);
                     let name = replica.name;
-                    self.at(until, Occurrence::To(index, name, Event::Reconnected));
+                    let reconnected = Event::Reconnected { lost: length };
+                    self.at(until, Occurrence::To(index, name, reconnected));
                 }
             }
             Fault::Delete => {
@@ -361,7 +362,8 @@ impl World {
                 for index in 0..self.replicas.len() {
                     if let Some(replica) = &self.replicas[index] {
                         let name = replica.name;
-                        self.at(until, Occurrence::To(index, name, Event::Reconnected));
+                        let reconnected = Event::Reconnected { lost: length };
+                        self.at(until, Occurrence::To(index, name, reconnected));
                     }
                 }
             }
@@ -422,6 +424,7 @@ impl World {
             Action::Claim { term, reason: Reason::Empty } => {
                 (Request::Look { reason: None, term }, REQUEST_TIMEOUT)
             }
+            Action::Claim { reason: Reason::Unanswered, .. } => panic!("claimed without a challenge"),
             Action::Claim { term, reason: Reason::Overdue(key) } => {
                 let due = self.plan.works[key as usize] + replica.ahead;
                 assert!(local >= due + LEASE / 2, "no head start on work {key}");
@@ -454,7 +457,7 @@ impl World {
         let local = now + replica.ahead;
         match event {
             Event::Wake => replica.wakes = replica.wakes.filter(|at| *at > now),
-            Event::Reconnected => replica.lease.reconnected(local),
+            Event::Reconnected { lost } => replica.lease.reconnected(lost, local),
             Event::News(News::Wrote { key, term }) => {
                 if term >= replica.highest && !replica.accepted.contains_key(&term) {
                     replica.followed = Some(local);

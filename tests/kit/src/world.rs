@@ -174,7 +174,9 @@ impl World {
         command.args(["run", "--namespace", &self.namespace, "--lessor", &self.lessor]);
         command.args(["--identity", &self.namespace]);
         // Arguments of a test count instead of these.
-        for (name, value) in [("--min-ttl", "1s"), ("--start-grace", "1s"), ("--linger", "500ms")] {
+        for (name, value) in
+            [("--min-ttl", "1s"), ("--start-grace", "1s"), ("--max-start-grace", "1s"), ("--linger", "500ms")]
+        {
             if !args.contains(&name) {
                 command.args([name, value]);
             }

@@ -23,6 +23,8 @@ pub struct Scenario {
     pub replicas: usize,
     /// How the ConfigMap is attached.
     pub form: Form,
+    /// What holders ask for, in ticks.
+    pub ttl: u32,
     /// What the server checks.
     pub rules: Rules,
     /// Where it begins.
@@ -44,11 +46,11 @@ pub enum Begin {
 
 impl Scenario {
     fn world(&self) -> World {
-        let world = World::new(self.replicas, self.form, self.rules, self.budget);
+        let world = World::new(self.replicas, self.form, self.ttl, self.rules, self.budget);
         let world = match self.begins {
             Begin::Start => world,
-            Begin::Granted(left) => world.until(1 + crate::world::TTL - left),
-            Begin::Restarted(left) => world.until(1 + crate::world::TTL - left).restarted(),
+            Begin::Granted(left) => world.until(1 + self.ttl - left),
+            Begin::Restarted(left) => world.until(1 + self.ttl - left).restarted(),
         };
         world.with(self.budget)
     }

@@ -13,10 +13,7 @@ use lessor_core::{
 };
 use serde_json::Value;
 
-use crate::{
-    server::{Server, attached_to},
-    world::TTL,
-};
+use crate::server::{Server, attached_to};
 
 /// A promise of the project, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,11 +90,15 @@ pub struct Sender<'a> {
     pub sees_maps: bool,
     /// When the deadline of the lease that it writes to comes, or came, by its clock.
     pub deadline: Option<u32>,
+    /// When the oldest of the other replicas that live has started.
+    pub oldest_other: u32,
 }
 
 /// See the [module](self).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct History {
+    /// What holders ask for, in ticks.
+    pub ttl: u32,
     lives: BTreeMap<String, Life>,
     /// When each ConfigMap was attached to what it is attached to.
     attached: BTreeMap<&'static str, u32>,
@@ -136,6 +137,11 @@ pub struct WatchHealth {
 }
 
 impl History {
+    /// Nothing has happened. Holders will ask for a TTL of so many ticks.
+    pub fn new(ttl: u32) -> Self {
+        Self { ttl, ..Self::default() }
+    }
+
     fn violation(&mut self, promise: Promise, what: impl Into<String>) {
         if self.broken.is_none() {
             self.broken = Some((promise, what.into()));
@@ -153,7 +159,7 @@ impl History {
     pub fn beaten(&mut self, now: u32) {
         for life in self.lives.values_mut().filter(|life| life.follows && life.ended.is_none()) {
             if let Some((sign, _)) = life.sign
-                && now < sign + TTL
+                && now < sign + self.ttl
             {
                 life.sign = Some((now, false));
                 self.seen.beaten = true;
@@ -245,8 +251,8 @@ impl History {
             let what = format!("{} wrote under term {term} what carried {before:?}", sender.identity);
             self.violation(Promise::Harmless, what);
         }
-        // Whoever leaves the lead names nobody.
-        if status["primary"].as_str().is_none() {
+        // Whoever leaves the lead names nobody, and a challenge names its primary.
+        if status["primary"].as_str() != Some(sender.identity) {
             return;
         }
         let outages = &mut self.outages;
@@ -296,20 +302,21 @@ impl History {
             return self.violation(Promise::NeverEarly, format!("lease {name} expired without a grant"));
         };
         let passed = now - sign;
-        if passed < TTL {
+        if passed < self.ttl {
             let promise = if renewal { Promise::OneOutcome } else { Promise::NeverEarly };
             let what = format!("lease {name} expired {passed} ticks after its grant or renewal");
             return self.violation(promise, what);
         }
-        if follows && self.looked.get(sender.identity).is_none_or(|looked| *looked < sign + TTL) {
+        if follows && self.looked.get(sender.identity).is_none_or(|looked| *looked < sign + self.ttl) {
             let what = format!("lease {name} expired without a look at what it follows");
             return self.violation(Promise::NeverEarly, what);
         }
-        let (mut reachable, mut overlooked, mut deadline) = (passed, 0, sign + TTL);
+        let (mut reachable, mut overlooked, mut deadline) = (passed, 0, sign + self.ttl);
         for outage in &self.outages {
             let (from, to) = (outage.from.max(sign), outage.to.unwrap_or(now).min(now));
-            // A replica that has started since knows of no outage before; it gives the grace of a start.
-            if to <= from || outage.from < sender.born {
+            // A replica that has started since knows of no outage before; it gives the grace of a start. Unless another
+            // lives that does.
+            if to <= from || outage.from <= sender.born && outage.from <= sender.oldest_other {
                 continue;
             }
             let lasted = to - from;
@@ -330,7 +337,7 @@ impl History {
             // Noticed, it moves the deadline; otherwise what it kept back, a renewal perhaps, was seen later by as much.
             deadline += lasted;
         }
-        let enough = reachable + overlooked >= TTL;
+        let enough = reachable + overlooked >= self.ttl;
         if !enough {
             let who = sender.identity;
             let what = format!(

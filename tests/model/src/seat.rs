@@ -33,6 +33,7 @@ fn settings(identity: &str) -> Settings {
         min_ttl: TICK,
         max_clock_skew: Duration::ZERO,
         start_grace: TICK,
+        max_start_grace: TICK,
         linger: TICK,
         lease_duration: 5 * TICK,
         pending_warning: 1000 * TICK,
@@ -111,12 +112,14 @@ impl Hash for Seat {
 }
 
 impl Seat {
-    /// A replica that starts now, and has seen nothing.
-    pub fn start(number: usize, run: u32, born: u32, server: &Server) -> Self {
+    /// A replica that starts now, and has seen nothing. `server`: what it lists at once, if it can reach it.
+    pub fn start(number: usize, run: u32, born: u32, server: Option<&Server>) -> Self {
         let identity = format!("r{number}_{run}");
-        let watch = |stream| match stream {
-            Stream::Heart => Watch { news: VecDeque::new(), open: false, begun: false, held: None },
-            _ => Watch { news: server.list(stream).into(), open: true, begun: true, held: None },
+        let watch = |stream| match server {
+            Some(server) if stream != Stream::Heart => {
+                Watch { news: server.list(stream).into(), open: true, begun: true, held: None }
+            }
+            _ => Watch { news: VecDeque::new(), open: false, begun: false, held: None },
         };
         let mut clock = LeaseClock::new(Duration::ZERO);
         for stream in OURS {
@@ -129,7 +132,7 @@ impl Seat {
             clock,
             newest: 0,
             // The answers that open the watches have a date.
-            date: Some((time(born), Duration::ZERO)),
+            date: server.map(|_| (time(born), Duration::ZERO)),
             kind: Arc::new(Kind::config_map()),
             watches: Stream::ALL.map(watch),
             looks_out: None,
@@ -168,8 +171,6 @@ impl Seat {
             server: self.date.map(|(date, at)| date + mono.saturating_sub(at)),
             since_last_response: mono.saturating_sub(self.clock.last_response()),
             disconnected: self.clock.is_paused(mono),
-            paused_unwritable: self.clock.paused_unwritable(mono),
-            tentative_pause: self.clock.tentative_pause(mono),
         }
     }
 
@@ -180,7 +181,6 @@ impl Seat {
             self.clock.resumed_after_pause(due, mono);
         }
         let output = self.replica.0.poll(&self.now(now));
-        self.clock.hold(output.hold);
         if let Some(source_watches) = output.source_watches {
             // It follows one heartbeat at most.
             self.looks_out = source_watches.into_iter().next();
@@ -296,7 +296,10 @@ impl Seat {
                     match news {
                         News::Broken => seat.clock.broke(),
                         // A watch is opened by an answer.
-                        News::Resumed | News::All(_) => seat.clock.answered(opening(stream), mono),
+                        News::Resumed | News::All(_) => {
+                            seat.date = Some((time(now), mono));
+                            seat.clock.answered(opening(stream), mono);
+                        }
                         _ => seat.clock.watch_event(mono),
                     }
                 }

@@ -26,7 +26,7 @@ use crate::{
 
 /// How much time passes at once.
 pub const TICK: Duration = Duration::from_secs(1);
-/// What holders ask for, in ticks.
+/// What holders ask for in most scenarios, in ticks.
 pub const TTL: u32 = 3;
 /// For how many ticks something may be stuck, cut off, away or paused: longer than a writer lease.
 const PATIENCE: u32 = 6;
@@ -75,6 +75,8 @@ pub enum Fault {
     Isolate(usize),
     /// No client can reach the API server.
     Outage,
+    /// The same, and this replica dies and starts anew meanwhile.
+    OutageRestart(usize),
     /// The API server does nothing; connections stay.
     Hang,
     /// The API server answers and lists, and can't write, for anybody.
@@ -220,12 +222,14 @@ impl Form {
 
 impl World {
     /// So many replicas start at the same time, and find two leases that were just made, and a ConfigMap.
-    pub fn new(replicas: usize, form: Form, rules: Rules, budget: Budget) -> Self {
+    ///
+    /// Holders ask for a TTL of so many ticks.
+    pub fn new(replicas: usize, form: Form, ttl: u32, rules: Rules, budget: Budget) -> Self {
         let mut server = Server::new(rules);
-        let mut history = History::default();
+        let mut history = History::new(ttl);
         for name in LEASES {
             let follows = form == Form::Followed && name == "a";
-            server.create_lease(name, TTL.into(), follows, time(0));
+            server.create_lease(name, ttl.into(), follows, time(0));
             history.created(name, follows, &server);
         }
         if form == Form::Followed {
@@ -233,7 +237,7 @@ impl World {
         }
         server.create_map(MAP, form.annotations("a"));
         history.attached(MAP, 0);
-        let seat = |number| NamespacedName::Up(Arc::new(Seat::start(number, 1, 0, &server)));
+        let seat = |number| NamespacedName::Up(Arc::new(Seat::start(number, 1, 0, Some(&server))));
         Self {
             now: 0,
             places: (0..replicas).map(seat).collect(),
@@ -365,6 +369,8 @@ impl World {
         }
         if self.weather.is_none() {
             actions.push(Action::Fault(Fault::Outage));
+            let up = (0..self.places.len()).filter(|number| self.up(*number).is_some());
+            actions.extend(up.map(|number| Action::Fault(Fault::OutageRestart(number))));
             actions.push(Action::Fault(Fault::Hang));
             actions.push(Action::Fault(Fault::Full));
         }
@@ -426,8 +432,13 @@ impl World {
             Action::Release(number, what) => self.release(number, what),
             Action::Arrive(which) => {
                 let late = self.late.remove(which);
-                let sender =
-                    Sender { identity: &late.identity, born: late.born, sees_maps: false, deadline: None };
+                let sender = Sender {
+                    identity: &late.identity,
+                    born: late.born,
+                    sees_maps: false,
+                    deadline: None,
+                    oldest_other: u32::MAX,
+                };
                 self.serve(&late.request, &sender);
             }
             Action::Clear => self.clear(),
@@ -578,7 +589,10 @@ impl World {
         let sees_maps = maps.open && maps.held.is_none() && maps.news.is_empty();
         let identity = Arc::clone(&seat.identity);
         let deadline = seat.deadline_of(&request, self.now);
-        let sender = Sender { identity: &identity, born: seat.born, sees_maps, deadline };
+        let others =
+            (0..self.places.len()).filter(|other| *other != number && self.reach(*other) == (false, false));
+        let oldest_other = others.filter_map(|other| Some(self.up(other)?.born)).min().unwrap_or(u32::MAX);
+        let sender = Sender { identity: &identity, born: seat.born, sees_maps, deadline, oldest_other };
         let answer = Arc::new(self.serve(&request, &sender));
         if let Some(seat) = self.seat_mut(number) {
             if let Some(asked) = seat.asked.get_mut(&ticket) {
@@ -654,6 +668,11 @@ impl World {
             }
             Fault::Isolate(number) => self.cut(Some(number), How::Away),
             Fault::Outage => self.cut(None, How::Away),
+            Fault::OutageRestart(number) => {
+                self.cut(None, How::Away);
+                self.kill(number);
+                self.restart(number);
+            }
             Fault::Hang => self.cut(None, How::Silent),
             Fault::Full => self.cut(None, How::Full),
         }
@@ -705,7 +724,8 @@ impl World {
 
     fn restart(&mut self, number: usize) {
         self.runs += 1;
-        let seat = Seat::start(number, self.runs, self.now, &self.server);
+        let reachable = self.reach(number) == (false, false);
+        let seat = Seat::start(number, self.runs, self.now, reachable.then_some(&self.server));
         self.places[number] = NamespacedName::Up(Arc::new(seat));
     }
 
@@ -769,7 +789,7 @@ impl World {
             Edit::Revoke(name) => self.server.revoke(name, at).into_iter().collect(),
             Edit::Touch(name) => self.server.enqueue_lease(name).into_iter().collect(),
             Edit::Create(name) => {
-                let news = self.server.create_lease(name, TTL.into(), false, at);
+                let news = self.server.create_lease(name, history.ttl.into(), false, at);
                 history.created(name, false, &self.server);
                 news.into_iter().collect()
             }

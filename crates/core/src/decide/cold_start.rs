@@ -26,6 +26,8 @@ pub struct Recovered {
     pub ttl: Duration,
     /// What remains of it.
     pub remaining: Duration,
+    /// How much of that is a grace beyond `--start-grace`, for holders that may not have been able to renew for long.
+    pub long_grace: Duration,
     /// When it ends however often it is renewed; `None`: it has no cap.
     pub end_by: Option<LeaseTime>,
 }
@@ -63,6 +65,10 @@ pub fn recover(record: &LeaseObject, recorded: Recorded, now: &Now, settings: &S
         // Its source may have kept it alive until its status was last written. If it still does, a watch or a read will show it.
         last = last.max(recorded.published);
     }
+    if recorded.incomplete {
+        // It was renewed, and nothing says when.
+        last = None;
+    }
     let slack = RESOLUTION.saturating_add(settings.max_clock_skew);
     let mut remaining = match (last, now.server) {
         (Some(last), Some(server)) => ttl.saturating_add(slack).saturating_sub(elapsed(last, server)),
@@ -82,17 +88,38 @@ pub fn recover(record: &LeaseObject, recorded: Recorded, now: &Now, settings: &S
     }
     // Holders may not have been able to renew before the start. A suspended lease has lost nothing.
     // In lease time: before the first response of the API server, holders may still not be able to.
-    let grace = settings.start_grace.saturating_sub(now.lease.since(LeaseTime::ZERO));
-    let remaining = if record.suspend { remaining } else { remaining.max(grace) };
+    let left = |grace: Duration| grace.saturating_sub(now.lease.since(LeaseTime::ZERO));
+    let grace = left(settings.start_grace);
+    let long_grace = left(settings.start_grace_of(ttl));
+    let shortly = if record.suspend { remaining } else { remaining.max(grace) };
+    let remaining = if record.suspend { remaining } else { remaining.max(long_grace) };
     let end_by = end_by(record, recorded, now, settings).map(|end_by| end_by.max(now.lease + grace));
-    Recovered { ttl, remaining, end_by }
+    Recovered { ttl, remaining, long_grace: remaining.saturating_sub(shortly), end_by }
+}
+
+/// The cap of a lease whose `maxLifetimeSeconds` has changed since `old`; `known`: its cap before. Wall clocks don't know of
+/// outages, so what is known only moves.
+pub fn moved_cap(
+    old: &LeaseObject,
+    new: &LeaseObject,
+    known: Option<LeaseTime>,
+    recorded: Recorded,
+    now: &Now,
+    settings: &Settings,
+) -> Option<LeaseTime> {
+    match (old.max_lifetime_seconds(), new.max_lifetime_seconds(), known) {
+        (Some(before), Some(after), Some(known)) => Some(known + seconds(after) - seconds(before)),
+        // Outages since the grant have not used up its lifetime.
+        _ => end_by(new, recorded, now, settings).map(|cap| cap + now.paused()),
+    }
 }
 
 /// When the lease ends however often it is renewed: the latest time that the clocks allow for.
 pub fn end_by(record: &LeaseObject, recorded: Recorded, now: &Now, settings: &Settings) -> Option<LeaseTime> {
     let lifetime = seconds(record.max_lifetime_seconds()?);
+    let is_recorded = recorded.granted.is_some() || !recorded.incomplete;
     let lived = match (granted_at(record, recorded), now.server) {
-        (Some(granted), Some(server)) => elapsed(granted, server),
+        (Some(granted), Some(server)) if is_recorded => elapsed(granted, server),
         _ => Duration::ZERO,
     };
     Some(
@@ -165,6 +192,7 @@ mod tests {
             granted: Some(second(granted)),
             renewed: Some(second(renewed)),
             published: Some(second(granted.max(renewed))),
+            incomplete: false,
         };
         let now = Now {
             mono: Duration::from_secs(mono),
@@ -173,8 +201,6 @@ mod tests {
             server: Some(second(100)),
             since_last_response: Duration::ZERO,
             disconnected: false,
-            paused_unwritable: Duration::ZERO,
-            tentative_pause: Duration::ZERO,
         };
         let Recovered { remaining, end_by, .. } = recover(&record, recorded, &now, &Settings::default());
         end_by.map_or(remaining, |end_by| remaining.min(end_by.since(now.lease))).as_secs()
@@ -205,6 +231,30 @@ mod tests {
     fn no_lease_ends_during_the_grace_period_of_a_start() {
         assert_eq!(remains(10, 10, 1, 1), 9);
         assert_eq!(remains(10, 10, 30, 30), 0);
+    }
+
+    #[test]
+    fn a_lease_of_a_long_ttl_has_a_grace_period_of_a_third_of_it_up_to_a_limit() {
+        let of = |ttl: u64| remains_of(json!({"ttlSeconds": ttl}), -9_999, -9_999, -9_999, 1, 1);
+        assert_eq!((of(15), of(120), of(9_000)), (9, 39, 599));
+    }
+
+    #[test]
+    fn a_renewal_that_is_not_recorded_may_have_been_made_just_now() {
+        let uid = Uuid::from_u128(7);
+        let lease = serde_json::from_value(json!({
+            "metadata": {
+                "namespace": "shop", "name": "cart", "uid": uid.to_string(), "resourceVersion": "1", "generation": 1,
+            },
+            "spec": {"ttlSeconds": TTL, "renewTime": "a", "maxLifetimeSeconds": 50},
+            "status": {"specGeneration": 1, "grantedTTLSeconds": TTL, "grantTime": second(10).to_string()},
+        }));
+        let lease: lessor_api::Lease = lease.expect("a lease");
+        let record = LeaseObject::read(&lease).expect("a record");
+        let now = Now { server: Some(second(100)), ..Now::start(second(100)) };
+        let recovered = recover(&record, Recorded::read(&lease), &now, &Settings::default());
+        assert_eq!(recovered.remaining.as_secs(), TTL);
+        assert_eq!(recovered.end_by.map(|cap| cap.since(now.lease).as_secs()), Some(50 + SLACK));
     }
 
     #[test]

@@ -440,8 +440,6 @@ mod tests {
             server: None,
             since_last_response: Duration::ZERO,
             disconnected: false,
-            paused_unwritable: Duration::ZERO,
-            tentative_pause: Duration::ZERO,
         };
         let view = LeaseView {
             record: &record,

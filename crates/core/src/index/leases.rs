@@ -45,6 +45,9 @@ pub struct Entry {
     pub handed_out: bool,
     /// Whether it waits for its turn to end since then.
     pub awaits_turn: bool,
+    /// Whether its deadline was reconstructed from what is recorded, and nothing was observed of it since. Another replica may
+    /// know better.
+    pub recovered: bool,
     /// Whether its time runs, as far as its source decides that.
     pub ttl_state: TtlState,
     /// Whether the request that releases it was sent, bound to the version that is known. It may have been done, or be done
@@ -221,6 +224,10 @@ pub struct LeaseIndex {
     /// Leases that a response reported as gone, until the watch confirms it. What the watch reports of them before is outdated.
     unconfirmed: HashMap<Uuid, NamespacedName>,
     namespaces: Interner,
+    /// How many are [recovered](Entry::recovered).
+    recovered: usize,
+    /// Which of them end later by how much, as their holders may not have been able to renew before the start.
+    long_graces: Vec<(Uuid, Duration)>,
     lessor: LeaseEngine<Uuid>,
     /// Those that were handed out and wait for their turns.
     turns: Turns,
@@ -240,6 +247,8 @@ impl LeaseIndex {
             by_name: HashMap::new(),
             unconfirmed: HashMap::new(),
             namespaces: Interner::default(),
+            recovered: 0,
+            long_graces: Vec::new(),
             lessor,
             turns: Turns::new(Rate::per_second(settings.expiry_rate.get().into())),
         }
@@ -298,6 +307,7 @@ impl LeaseIndex {
             let releasing = std::mem::take(&mut entry.releasing);
             change.released = old.status.released() != new.status.released() || releasing;
             if change.ended {
+                self.recovered -= usize::from(std::mem::take(&mut entry.recovered));
                 entry.more.change(|more| {
                     more.linger_until = Some(now.mono.saturating_add(settings.linger));
                     more.end_unseen = true;
@@ -338,11 +348,16 @@ impl LeaseIndex {
         } else {
             held.unwrap_or_else(|| cold_start::ttl_granted(new, settings))
         };
+        if change.renewed {
+            self.recovered -= usize::from(std::mem::take(&mut entry.recovered));
+        }
         if change.renewed || held != Some(ttl) {
             expect(new, self.lessor.renew_with(uid, ttl.into(), now.lease));
         }
         if old.max_lifetime_seconds() != new.max_lifetime_seconds() {
-            expect(new, self.lessor.set_end_by(uid, cold_start::end_by(new, recorded, now, settings)));
+            let known = self.lessor.lookup(uid).and_then(|lease| lease.end_by);
+            let cap = cold_start::moved_cap(&old, new, known, recorded, now, settings);
+            expect(new, self.lessor.set_end_by(uid, cap));
         }
         if old.suspend || new.suspend || entry.ttl_state != TtlState::Running {
             set_running(&mut self.lessor, entry, now);
@@ -371,8 +386,11 @@ impl LeaseIndex {
     ) -> Change {
         let uid = record.uid;
         let ended = record.status.has_ended();
-        if record.status.is_granted() && !ended {
-            restore(&mut self.lessor, &record, recorded, now, settings);
+        let is_recovered = record.status.is_granted() && !ended;
+        if is_recovered {
+            self.recovered += 1;
+            let long_grace = restore(&mut self.lessor, &record, recorded, now, settings);
+            self.long_graces.extend((!long_grace.is_zero()).then_some((uid, long_grace)));
         }
         record.name.namespace = self.namespaces.intern(&record.name.namespace);
         self.by_name.insert(record.name.clone(), uid);
@@ -386,6 +404,7 @@ impl LeaseIndex {
             pending: Pending::Idle,
             handed_out: false,
             awaits_turn: false,
+            recovered: is_recovered,
             ttl_state: TtlState::Running,
             releasing: false,
             more: Sparse::new(More { linger_until, ..More::default() }),
@@ -524,6 +543,7 @@ impl LeaseIndex {
     pub fn forget(&mut self, uid: Uuid) -> Option<Entry> {
         forget(&mut self.lessor, uid);
         let entry = *self.entries.remove(&uid)?;
+        self.recovered -= usize::from(entry.recovered);
         if self.by_name.get(&entry.record.name) == Some(&uid) {
             self.by_name.remove(&entry.record.name);
         }
@@ -580,6 +600,7 @@ impl LeaseIndex {
         for uid in uids {
             (uid, self.entries.get(uid), self.lessor.lookup(*uid)).hash(state);
         }
+        self.long_graces.hash(state);
         // One uid is one name, so what lies where follows, and whose news it is.
         let mut unconfirmed: Vec<&Uuid> = self.unconfirmed.keys().chain(self.by_name.values()).collect();
         unconfirmed.sort_unstable();
@@ -664,6 +685,51 @@ impl LeaseIndex {
         deadlines.filter(|deadline| *deadline <= now.lease).chain(waiting).min()
     }
 
+    /// How many leases are due and have not ended, those that were handed out included. Looks at all leases.
+    pub fn count_overdue(&self, now: &Now) -> usize {
+        let is_due = |uid: &Uuid| self.lessor.deadline(*uid).is_some_and(|deadline| deadline <= now.lease);
+        self.entries.keys().filter(|uid| is_due(uid)).count()
+    }
+
+    /// Whether a deadline was reconstructed, and nothing was observed of that lease since.
+    pub fn has_recovered(&self) -> bool {
+        self.recovered > 0
+    }
+
+    /// A primary lived when this replica started, so holders could renew: no grace exceeds `--start-grace`.
+    pub fn end_long_graces(&mut self, now: &Now) {
+        for (uid, long_grace) in std::mem::take(&mut self.long_graces) {
+            let Some(entry) = self.entries.get(&uid).filter(|entry| entry.recovered) else { continue };
+            let remaining = self.lessor.record(uid, now.lease).map(|record| record.remaining);
+            if let Some(remaining) = remaining {
+                let remaining = remaining.saturating_sub(long_grace);
+                expect(&entry.record, self.lessor.set_remaining(uid, remaining, now.lease));
+            }
+        }
+    }
+
+    /// Extends the leases that are due by `by`, on a follower that learns that their time is not over: it can't be over before a
+    /// whole TTL from now. Returns them.
+    pub fn extend_due(&mut self, by: LeaseTime, now: &Now) -> Vec<Uuid> {
+        let mut extended = Vec::new();
+        while let Some((uid, _)) = self.lessor.overdue(by) {
+            let (Some(entry), Some(lease)) = (self.entries.get_mut(&uid), self.lessor.lookup(uid)) else {
+                break;
+            };
+            let end = now.lease + lease.ttl.as_duration();
+            if lease.end_by.is_some_and(|cap| cap < end) {
+                expect(&entry.record, self.lessor.set_end_by(uid, Some(end)));
+            }
+            expect(&entry.record, self.lessor.renew(uid, now.lease).map(drop));
+            if self.lessor.deadline(uid).is_some_and(|deadline| deadline <= by) {
+                break;
+            }
+            self.recovered -= usize::from(std::mem::take(&mut entry.recovered));
+            extended.push(uid);
+        }
+        extended
+    }
+
     /// No lease is due before this; for the primary, none is handed out before.
     pub fn next_due(&self) -> Option<LeaseTime> {
         if !self.lessor.is_primary() {
@@ -740,18 +806,20 @@ fn grant(lessor: &mut LeaseEngine<Uuid>, record: &LeaseObject, now: &Now, settin
     }
 }
 
-/// Adds a lease to the lessor that was granted before this replica observed it.
+/// Adds a lease to the lessor that was granted before this replica observed it. Returns how much of its time is a long grace.
 fn restore(
     lessor: &mut LeaseEngine<Uuid>,
     record: &LeaseObject,
     recorded: Recorded,
     now: &Now,
     settings: &Settings,
-) {
-    let Recovered { ttl, remaining, end_by } = cold_start::recover(record, recorded, now, settings);
+) -> Duration {
+    let Recovered { ttl, remaining, long_grace, end_by } =
+        cold_start::recover(record, recorded, now, settings);
     expect(record, lessor.restore(record.uid, ttl.into(), remaining, now.lease));
     expect(record, lessor.set_end_by(record.uid, end_by));
     if record.suspend {
         expect(record, lessor.suspend(record.uid, now.lease));
     }
+    long_grace
 }

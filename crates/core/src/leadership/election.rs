@@ -43,6 +43,8 @@ pub struct Known {
     pub version: ResourceVersion,
     /// Its status.
     pub status: LessorStatus,
+    /// Since when it carries a challenge that the primary hasn't answered, on the replica's clock.
+    pub challenged_at: Option<Duration>,
 }
 
 impl Known {
@@ -51,10 +53,19 @@ impl Known {
         self.status.term.unwrap_or_default()
     }
 
-    /// For how long altogether nothing could be written.
-    pub fn paused(&self) -> Duration {
-        let paused = self.status.paused_milliseconds.map(u64::try_from);
-        paused.and_then(Result::ok).map_or(Duration::ZERO, Duration::from_millis)
+    /// What only primaries write. Another value is a sign that one lives.
+    fn sign(&self) -> Sign {
+        let status =
+            LessorStatus { challenged_by: None, challenge_time: None, overdue: None, ..self.status.clone() };
+        Sign { uid: self.uid.clone(), status }
+    }
+
+    /// Whether a primary has answered a challenge: it lives, and no lease is due. A claim or a resignation is no answer.
+    fn answers(&self, before: &Self) -> bool {
+        let is_proof = self.status.primary == before.status.primary
+            && self.status.term == before.status.term
+            && self.status.proved_time != before.status.proved_time;
+        is_proof && self.challenged_at.is_none() && self.status.overdue.is_none()
     }
 
     /// The lowest term that may be claimed on it: see [the module](self).
@@ -66,6 +77,27 @@ impl Known {
     }
 }
 
+/// What a primary has written into the `Lessor`.
+#[derive(Clone, Debug, PartialEq)]
+struct Sign {
+    uid: Option<String>,
+    status: LessorStatus,
+}
+
+/// What a new version of the `Lessor` shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sighting {
+    /// Whom it names.
+    pub holder: Holder,
+    /// Its term.
+    pub term: Term,
+    /// Whether a primary has written it since the version before. Otherwise another replica has challenged the primary, or
+    /// a user has changed the metadata.
+    pub is_sign: bool,
+    /// Its primary has answered the challenge that was written at this time: no lease was due then.
+    pub answered: Option<Duration>,
+}
+
 /// What a write of the `Lessor` carries beside its writer.
 #[derive(Clone, Copy, Debug)]
 pub struct Statement {
@@ -73,17 +105,18 @@ pub struct Statement {
     pub at: Timestamp,
     /// How many leases exist.
     pub leases: usize,
-    /// For how long altogether nothing could be written.
-    pub paused: Duration,
+    /// How many leases are due and have not ended. Counted only to answer a challenge.
+    pub overdue: usize,
 }
 
 impl Statement {
+    /// What a primary writes: an answer to any challenge.
     fn in_status(&self, known: &Known) -> LessorStatus {
-        let paused = self.paused.max(known.paused());
         LessorStatus {
             leases: i64::try_from(self.leases).ok(),
-            // Absent until there was an outage.
-            paused_milliseconds: i64::try_from(paused.as_millis()).ok().filter(|paused| *paused > 0),
+            challenged_by: None,
+            challenge_time: None,
+            overdue: i64::try_from(self.overdue).ok().filter(|overdue| *overdue > 0),
             ..known.status.clone()
         }
     }
@@ -100,6 +133,20 @@ pub enum ElectionStep {
     Decided(Outcome),
 }
 
+/// Whether work that seemed overdue is still undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undone {
+    /// It is done, or isn't due.
+    No,
+    /// It is undone.
+    Yes,
+    /// By this replica's knowledge of time it is undone. The primary may know better: it has this long to answer.
+    Ask {
+        /// See above.
+        patience: Duration,
+    },
+}
+
 /// How an election ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -111,6 +158,8 @@ pub enum Outcome {
     Lost,
     /// There was no reason to claim.
     Abstained,
+    /// The primary has until this time to answer a challenge.
+    Challenged(Duration),
     /// Unknown: try again.
     Failed,
     /// The kind `Lessor` isn't installed any more, so no other replica can be primary.
@@ -121,12 +170,8 @@ pub enum Outcome {
 enum Stage {
     Idle,
     Proving(Term),
-    /// `before`: the version when the wait for the primary ended.
-    Claiming {
-        term: Term,
-        reason: Reason<Work>,
-        before: Option<ResourceVersion>,
-    },
+    Claiming { term: Term, reason: Reason<Work> },
+    Challenging,
     Resigning,
 }
 
@@ -140,6 +185,10 @@ pub struct Election {
     stage: Stage,
     /// The term of the claim in flight.
     claiming: Term,
+    /// What the primary had written when the wait for it ended.
+    before: Option<Sign>,
+    /// How long the primary has to answer.
+    patience: Duration,
     /// The version at which a write of this election has met a conflict.
     conflict_at: Option<ResourceVersion>,
 }
@@ -153,6 +202,8 @@ impl Election {
             known: None,
             stage: Stage::Idle,
             claiming: 0,
+            before: None,
+            patience: Duration::ZERO,
             conflict_at: None,
         }
     }
@@ -176,27 +227,39 @@ impl Election {
     pub(crate) fn hash_state(&self, state: &mut impl Hasher) {
         let known = self.known.as_ref();
         known
-            .map(|known| {
-                (known.version, &known.status.primary, known.status.term, known.status.paused_milliseconds)
-            })
+            .map(|known| (known.version, &known.status.primary, known.status.term, known.challenged_at))
             .hash(state);
-        (&self.stage, self.claiming, self.conflict_at).hash(state);
+        let before = self.before.as_ref().map(|before| (&before.status.primary, before.status.term));
+        (&self.stage, self.claiming, before, self.before == self.known.as_ref().map(Known::sign)).hash(state);
+        self.conflict_at.hash(state);
     }
 
-    /// Applies a version of our `Lessor`. Returns its holder and term, if the version is newer than the known one.
+    /// Applies a version of our `Lessor`. Returns what it shows, if the version is newer than the known one. `written_at`: no
+    /// challenge in it is older, as far as this replica has observed none.
     ///
     /// # Errors
     /// [`Unreadable`] when the metadata lacks what every stored object has.
-    pub fn observe(&mut self, lessor: &Lessor) -> Result<Option<(Holder, Term)>, Unreadable> {
+    pub fn observe(&mut self, lessor: &Lessor, written_at: Duration) -> Result<Option<Sighting>, Unreadable> {
         let version = version_of(lessor.metadata.resource_version.as_deref())?;
         if self.known.as_ref().is_some_and(|known| known.version >= version) {
             return Ok(None);
         }
         let status = lessor.status.clone().unwrap_or_default();
-        let known = Known { uid: lessor.metadata.uid.clone(), version, status };
-        let claim = (self.holder(&known), known.term());
+        let before = self.known.take();
+        let same = before.as_ref().filter(|before| before.status.challenge_time == status.challenge_time);
+        let challenged_at = status
+            .challenge_time
+            .as_ref()
+            .map(|_| same.and_then(|before| before.challenged_at).unwrap_or(written_at));
+        let known = Known { uid: lessor.metadata.uid.clone(), version, status, challenged_at };
+        let sighting = Sighting {
+            holder: self.holder(&known),
+            term: known.term(),
+            is_sign: before.as_ref().is_none_or(|before| before.sign() != known.sign()),
+            answered: before.filter(|before| known.answers(before)).and_then(|before| before.challenged_at),
+        };
         self.known = Some(known);
-        Ok(Some(claim))
+        Ok(Some(sighting))
     }
 
     /// Notes that our `Lessor` doesn't exist.
@@ -222,10 +285,23 @@ impl Election {
 
     /// Begins a claim.
     pub fn claim(&mut self, term: Term, reason: Reason<Work>) -> ElectionStep {
-        let before = self.known.as_ref().map(|known| known.version);
-        self.stage = Stage::Claiming { term, reason, before };
+        self.before = self.known.as_ref().map(Known::sign);
+        self.stage = Stage::Claiming { term, reason };
         self.conflict_at = None;
         ElectionStep::Send(Request::ReadLessor)
+    }
+
+    /// The request that asks the primary whether it lives; `None` if it was asked already, or there is none.
+    pub fn challenge(&self, statement: &Statement) -> Option<Request> {
+        let known = self.known.as_ref().filter(|known| self.holder(known) == Holder::Other)?;
+        let status = LessorStatus {
+            challenged_by: Some(self.identity.clone()),
+            challenge_time: Some(time::micro(statement.at)),
+            ..known.status.clone()
+        };
+        let status = patch(&status, known.status.primary.as_deref());
+        let is_new = known.challenged_at.is_none();
+        is_new.then_some(Request::WriteLessor { version: known.version, status })
     }
 
     /// Begins the release; `None` if this replica doesn't hold the `Lessor`.
@@ -246,10 +322,10 @@ impl Election {
             (Response::Lessor(_), Stage::Claiming { .. }) if is_write => {
                 self.decide(Outcome::Claimed(self.claiming))
             }
+            (Response::Lessor(_), Stage::Challenging) => self.await_answer(),
             (Response::Lessor(_), Stage::Proving(term)) => self.write_proof(term, statement),
-            (Response::Lessor(_), Stage::Claiming { reason, before, .. }) => {
-                self.read_for_claim(reason, before, statement)
-            }
+            (Response::Lessor(_), Stage::Claiming { reason, .. }) => self.read_for_claim(reason, statement),
+            (_, Stage::Challenging) => self.decide(Outcome::Failed),
             (Response::Gone | Response::Deleted, _) => {
                 self.known = None;
                 ElectionStep::Send(Request::CreateLessor)
@@ -267,18 +343,35 @@ impl Election {
     }
 
     /// Continues after an [`ElectionStep::Check`].
-    pub fn checked(&mut self, still_undone: bool, statement: &Statement) -> ElectionStep {
-        if !still_undone {
+    pub fn checked(&mut self, still: Undone, statement: &Statement, now: Duration) -> ElectionStep {
+        if still == Undone::No {
             return self.decide(Outcome::Abstained);
         }
         // Another replica has taken over meanwhile. A claim of the version that it wrote would depose it.
-        if let (Stage::Claiming { before, .. }, Some(known)) = (&self.stage, &self.known)
-            && *before != Some(known.version)
+        if let Some(known) = &self.known
+            && self.before != Some(known.sign())
             && self.holder(known) != Holder::Nobody
         {
             return self.decide(Outcome::Lost);
         }
-        self.write_claim(statement)
+        let Undone::Ask { patience } = still else { return self.write_claim(statement) };
+        if let Some(challenge) = self.challenge(statement) {
+            self.patience = patience;
+            self.stage = Stage::Challenging;
+            return ElectionStep::Send(challenge);
+        }
+        match self.known.as_ref().and_then(|known| known.challenged_at) {
+            Some(at) if at.saturating_add(patience) > now => {
+                self.decide(Outcome::Challenged(at.saturating_add(patience)))
+            }
+            _ => self.write_claim(statement),
+        }
+    }
+
+    fn await_answer(&mut self) -> ElectionStep {
+        let challenged_at = self.known.as_ref().and_then(|known| known.challenged_at);
+        let until = challenged_at.map(|at| at.saturating_add(self.patience));
+        self.decide(until.map_or(Outcome::Lost, Outcome::Challenged))
     }
 
     /// Gives up the election under way.
@@ -287,12 +380,7 @@ impl Election {
         Outcome::Failed
     }
 
-    fn read_for_claim(
-        &mut self,
-        reason: Reason<Work>,
-        before: Option<ResourceVersion>,
-        statement: &Statement,
-    ) -> ElectionStep {
+    fn read_for_claim(&mut self, reason: Reason<Work>, statement: &Statement) -> ElectionStep {
         let Some(known) = &self.known else { return ElectionStep::Send(Request::ReadLessor) };
         let named = self.holder(known);
         match reason {
@@ -300,7 +388,11 @@ impl Election {
             Reason::Empty if named == Holder::Me => self.write_claim(statement),
             Reason::Empty => self.decide(Outcome::Lost),
             // The incumbent has written it since the wait ended.
-            Reason::Overdue(_) if before != Some(known.version) => self.decide(Outcome::Lost),
+            Reason::Overdue(_) | Reason::Unanswered if self.before != Some(known.sign()) => {
+                self.decide(Outcome::Lost)
+            }
+            Reason::Unanswered if known.challenged_at.is_none() => self.decide(Outcome::Lost),
+            Reason::Unanswered => self.write_claim(statement),
             Reason::Overdue(work) => ElectionStep::Check(work),
         }
     }
@@ -334,8 +426,8 @@ impl Election {
             return self.decide(Outcome::Lost);
         }
         if known.term() < term {
-            let before = Some(known.version);
-            self.stage = Stage::Claiming { term: term.saturating_add(1), reason: Reason::Empty, before };
+            self.before = Some(known.sign());
+            self.stage = Stage::Claiming { term: term.saturating_add(1), reason: Reason::Empty };
             return self.write_claim(statement);
         }
         if self.is_unchanged(known) {
@@ -372,7 +464,9 @@ fn patch(status: &LessorStatus, primary: Option<&str>) -> Value {
         "acquireTime": status.acquire_time,
         "provedTime": status.proved_time,
         "transitions": status.transitions,
-        "pausedMilliseconds": status.paused_milliseconds,
+        "challengedBy": status.challenged_by,
+        "challengeTime": status.challenge_time,
+        "overdue": status.overdue,
         "leases": status.leases,
         "version": status.version,
         "namespaces": status.namespaces,
@@ -385,7 +479,7 @@ mod tests {
 
     use super::*;
 
-    const STATEMENT: Statement = Statement { at: Timestamp::UNIX_EPOCH, leases: 0, paused: Duration::ZERO };
+    const STATEMENT: Statement = Statement { at: Timestamp::UNIX_EPOCH, leases: 0, overdue: 0 };
 
     fn lessor(version: u64, primary: &str, term: Term) -> Lessor {
         serde_json::from_value(json!({
@@ -397,14 +491,14 @@ mod tests {
     }
 
     fn answered(election: &mut Election, answer: Lessor, was: &Request) -> ElectionStep {
-        election.observe(&answer).expect("readable");
+        election.observe(&answer, Duration::ZERO).expect("readable");
         election.answered(&Response::Lessor(Box::new(answer)), was, &STATEMENT)
     }
 
     /// A claim for overdue work that has read the `Lessor` and now looks at the work.
     fn checking() -> Election {
         let mut election = Election::new("me");
-        election.observe(&lessor(7, "other", 1)).expect("readable");
+        election.observe(&lessor(7, "other", 1), Duration::ZERO).expect("readable");
         let work = Work::Lease(Uuid::nil());
         let ElectionStep::Send(read) = election.claim(2, Reason::Overdue(work.clone())) else {
             panic!("no request")
@@ -483,7 +577,8 @@ mod tests {
 
     #[test]
     fn a_claim_is_bound_to_the_version_that_was_overdue() {
-        let ElectionStep::Send(Request::WriteLessor { version, .. }) = checking().checked(true, &STATEMENT)
+        let ElectionStep::Send(Request::WriteLessor { version, .. }) =
+            checking().checked(Undone::Yes, &STATEMENT, Duration::ZERO)
         else {
             panic!("no claim")
         };
@@ -493,29 +588,37 @@ mod tests {
     #[test]
     fn a_takeover_seen_while_the_work_is_looked_at_is_not_taken_over() {
         let mut election = checking();
-        election.observe(&lessor(8, "third", 2)).expect("readable");
-        assert_eq!(election.checked(true, &STATEMENT), ElectionStep::Decided(Outcome::Lost));
+        election.observe(&lessor(8, "third", 2), Duration::ZERO).expect("readable");
+        assert_eq!(
+            election.checked(Undone::Yes, &STATEMENT, Duration::ZERO),
+            ElectionStep::Decided(Outcome::Lost)
+        );
     }
 
     #[test]
     fn a_release_seen_while_the_work_is_looked_at_is_claimed() {
         let mut election = checking();
-        election.observe(&lessor(8, "", 1)).expect("readable");
-        let next = election.checked(true, &STATEMENT);
+        election.observe(&lessor(8, "", 1), Duration::ZERO).expect("readable");
+        let next = election.checked(Undone::Yes, &STATEMENT, Duration::ZERO);
         assert!(matches!(next, ElectionStep::Send(Request::WriteLessor { version: 8, .. })), "{next:?}");
     }
 
     #[test]
     fn a_conflict_though_the_lessor_has_not_changed_ends_the_election() {
         let mut election = checking();
-        let ElectionStep::Send(write) = election.checked(true, &STATEMENT) else { panic!("no claim") };
+        let ElectionStep::Send(write) = election.checked(Undone::Yes, &STATEMENT, Duration::ZERO) else {
+            panic!("no claim")
+        };
         let conflict = Response::Refused(RequestError::Conflict);
         let next = election.answered(&conflict, &write, &STATEMENT);
         assert_eq!(next, ElectionStep::Send(Request::ReadLessor));
-        assert_eq!(election.checked(true, &STATEMENT), ElectionStep::Decided(Outcome::Failed));
+        assert_eq!(
+            election.checked(Undone::Yes, &STATEMENT, Duration::ZERO),
+            ElectionStep::Decided(Outcome::Failed)
+        );
         // The next one tries again.
         let mut election = Election::new("me");
-        election.observe(&lessor(7, "me", 1)).expect("readable");
+        election.observe(&lessor(7, "me", 1), Duration::ZERO).expect("readable");
         let ElectionStep::Send(write) = election.prove(1, &STATEMENT) else { panic!("no proof") };
         election.answered(&conflict, &write, &STATEMENT);
         let failed = answered(&mut election, lessor(7, "me", 1), &Request::ReadLessor);

@@ -14,7 +14,7 @@ use std::{
 use lessor_api::Lessor;
 use writer_lease::{Action, Holder, Lane, Term, WorkResult, WriterLease};
 
-use self::election::{Election, ElectionStep, Known, Outcome, Statement};
+use self::election::{Election, ElectionStep, Known, Outcome, Statement, Undone};
 use crate::{
     metadata::ResourceVersion,
     request::{Request, RequestError, Response},
@@ -32,6 +32,8 @@ pub struct Leadership {
     refusal: Option<RequestError>,
     /// The kind `Lessor` isn't installed: only what no other replica could finish is finished.
     lessor_crd_missing: bool,
+    /// The term of the primary that led when this replica started, as far as it's known.
+    first_term: Option<Term>,
     /// When to resign at the latest, on the way to a stop.
     stop_by: Option<Duration>,
 }
@@ -68,6 +70,10 @@ pub struct LessorChange {
     pub is_own: bool,
     /// Whether the kind `Lessor` was missing before.
     pub reinstalled: bool,
+    /// The primary has answered the challenge that was written at this time.
+    pub answered: Option<Duration>,
+    /// It was written by the primary that led when this replica started, since then.
+    pub by_first: bool,
 }
 
 impl Leadership {
@@ -79,6 +85,7 @@ impl Leadership {
             term: None,
             refusal: None,
             lessor_crd_missing: false,
+            first_term: None,
             stop_by: None,
         }
     }
@@ -203,9 +210,37 @@ impl Leadership {
         self.writer.show(now);
     }
 
-    /// This replica was disconnected until now. It can't know what the primary did meanwhile.
-    pub fn reconnected(&mut self, now: Duration) {
-        self.writer.reconnected(now);
+    /// This replica was disconnected until now, for so long. It can't know what the primary did meanwhile.
+    pub fn reconnected(&mut self, lost: Duration, now: Duration) {
+        self.writer.reconnected(lost, now);
+    }
+
+    /// By how much later than others this replica claims a vacant `Lessor`, from now on.
+    pub fn hesitate(&mut self, by: Duration) {
+        self.writer.hesitate(by);
+    }
+
+    /// How long the primary has to answer a challenge before a replica claims the lead that knows only what was recorded of
+    /// the time of leases (`recovered`), or that has observed it.
+    pub fn patience(&self, recovered: bool) -> Duration {
+        let head_start = self.writer.head_start();
+        if recovered { head_start.saturating_mul(2) } else { head_start }
+    }
+
+    /// Whether the `Lessor` carries a challenge that the primary hasn't answered.
+    pub fn is_challenged(&self) -> bool {
+        self.election.known().is_some_and(|known| known.challenged_at.is_some())
+    }
+
+    /// The request that challenges the primary; `None` if it was challenged already, or there is none.
+    pub fn challenge(&self, statement: &Statement) -> Option<Request> {
+        if self.is_primary() || self.election.is_busy() { None } else { self.election.challenge(statement) }
+    }
+
+    /// Claims the lead when the primary has not answered a challenge for so long.
+    pub fn await_answer(&mut self, patience: Duration) {
+        let challenged_at = self.election.known().and_then(|known| known.challenged_at);
+        self.writer.await_answer(challenged_at.map(|at| at.saturating_add(patience)));
     }
 
     // --- The `Lessor` and terms ----------------------------------------------------------------------------------
@@ -220,13 +255,27 @@ impl Leadership {
         self.election.is_busy()
     }
 
-    /// Applies a version of the `Lessor`. Returns what changed, if the version is newer than the known one.
-    pub fn observe_lessor(&mut self, lessor: &Lessor, now: Duration) -> Option<LessorChange> {
-        match self.election.observe(lessor) {
-            Ok(Some((holder, term))) => {
-                self.writer.observe_claim(holder, term, now);
-                let reinstalled = std::mem::take(&mut self.lessor_crd_missing);
-                Some(LessorChange { is_own: holder == Holder::Me, reinstalled })
+    /// Applies a version of the `Lessor`. Returns what changed, if the version is newer than the known one. `written_at`: a
+    /// challenge in it is not older, unless it was observed before.
+    pub fn observe_lessor(
+        &mut self,
+        lessor: &Lessor,
+        written_at: Duration,
+        now: Duration,
+    ) -> Option<LessorChange> {
+        match self.election.observe(lessor, written_at) {
+            Ok(Some(sighting)) => {
+                if sighting.is_sign {
+                    self.writer.observe_claim(sighting.holder, sighting.term, now);
+                }
+                let is_first = self.first_term.is_none();
+                let first_term = *self.first_term.get_or_insert(sighting.term);
+                Some(LessorChange {
+                    by_first: sighting.is_sign && !is_first && sighting.term == first_term && first_term > 0,
+                    is_own: sighting.holder == Holder::Me,
+                    reinstalled: std::mem::take(&mut self.lessor_crd_missing),
+                    answered: sighting.answered,
+                })
             }
             Ok(None) => None,
             Err(error) => {
@@ -287,8 +336,8 @@ impl Leadership {
     }
 
     /// Continues after a [`ElectionStep::Check`].
-    pub fn checked(&mut self, still_undone: bool, statement: &Statement) -> ElectionStep {
-        self.election.checked(still_undone, statement)
+    pub fn checked(&mut self, still: Undone, statement: &Statement, now: Duration) -> ElectionStep {
+        self.election.checked(still, statement, now)
     }
 
     /// What was to be checked can't be read, since the API server is busy.
@@ -325,6 +374,7 @@ impl Leadership {
             Outcome::Claimed(term) => self.writer.claimed(term, sent_at, now),
             Outcome::Lost => self.writer.lost(now),
             Outcome::Abstained => self.writer.abstained(now),
+            Outcome::Challenged(until) => self.writer.challenged(until),
             Outcome::Failed => self.writer.arbitration_failed(now),
             Outcome::CrdMissing(term) => {
                 self.lessor_crd_missing = true;
@@ -374,6 +424,6 @@ impl Leadership {
     pub(crate) fn hash_state(&self, state: &mut impl Hasher) {
         self.writer.hash(state);
         self.election.hash_state(state);
-        (self.term, self.lessor_crd_missing, self.stop_by).hash(state);
+        (self.term, self.lessor_crd_missing, self.first_term, self.stop_by).hash(state);
     }
 }

@@ -20,6 +20,7 @@ use crate::{
     index::{attachments::ObjectId, leases::Pending},
     leadership::Task,
     lease_status::{State, StatusSnapshot},
+    liveness::Followed,
     request::Request,
 };
 
@@ -68,19 +69,30 @@ impl Replica {
 
     /// Lets the primary write something shortly before a deadline, if only a proof.
     pub(super) fn prove_writes(&mut self, now: &Now) {
-        let lessor_exists = self.leadership.lessor().is_some();
-        if self.leadership.is_primary()
-            && self.liveness.needs_write_proof(lessor_exists, &mut self.index.leases, now)
-        {
+        if self.leadership.is_primary() && self.liveness.needs_write_proof(&mut self.index.leases, now) {
             self.leadership.prove_soon(now.mono);
         }
     }
 
-    /// Checks whether the API server responds, if that is due.
+    /// Checks whether the API server responds, if that is due; and whether the primary does, if it has to by now.
     pub(super) fn probe(&mut self, now: &Now) {
         if self.probe_at(now).is_some_and(|at| at <= now.mono) {
             self.liveness.probed(now);
-            self.send(Purpose::Probe, Request::ReadLessor, self.time_limit(now), now);
+            let request = self.challenge(now).unwrap_or(Request::ReadLessor);
+            self.send(Purpose::Probe, request, self.time_limit(now), now);
+        }
+    }
+
+    /// A challenge of the primary, if a lease is due by now, or in a moment.
+    fn challenge(&mut self, now: &Now) -> Option<Request> {
+        // One that met a conflict is repeated once the newest version is known.
+        let knows_lessor = !std::mem::take(&mut self.challenge_refused);
+        let follows = self.is_ready() && !self.settings.dry_run && !self.leadership.is_primary();
+        let is_due = follows && self.liveness.is_due(&mut self.index.leases, now);
+        if knows_lessor && is_due && self.leadership.stop_by().is_none() {
+            self.leadership.challenge(&self.statement(now))
+        } else {
+            None
         }
     }
 
@@ -89,7 +101,9 @@ impl Replica {
         let asked = self.requests.last_sent_for_leases();
         // In a dry run nothing ends, so the primary writes nothing at a deadline.
         let follows = !self.leadership.is_primary() && !self.settings.dry_run;
-        self.liveness.probe_at(asked, follows, &mut self.index.leases, now)
+        let (at, patience) = (self.leadership.last_followed(), self.leadership.patience(false));
+        let followed = follows.then_some(Followed { at, patience });
+        self.liveness.probe_at(asked, followed, &mut self.index.leases, now)
     }
 
     /// Sends the requests that work and elections need now.

@@ -229,7 +229,7 @@ impl Replica {
         self.reporting.kinds.in_flight = false;
         self.reporting.kinds.not_before = now.mono + WRITE_INTERVAL;
         match response {
-            Response::Lessor(lessor) => self.apply_lessor(lessor, now),
+            Response::Lessor(lessor) => self.apply_lessor(lessor, now.mono, now),
             // After a conflict, the watch reports the other write.
             Response::Refused(error) => tracing::debug!(%error, "condition of kinds not written"),
             _ => {}

@@ -66,6 +66,8 @@ pub struct Replica {
     index: Index,
     schedule: Schedule,
     requests: Requests,
+    /// The last challenge of the primary met a conflict: the `Lessor` has to be read before the next.
+    challenge_refused: bool,
     reporting: Reporting,
     overlap: Overlap,
     store: StoreVersion,
@@ -97,6 +99,7 @@ impl Replica {
             },
             schedule: Schedule::new(settings.status_rate),
             requests: Requests::default(),
+            challenge_refused: false,
             reporting: Reporting::default(),
             overlap: Overlap::new(&settings),
             store: StoreVersion::default(),
@@ -115,6 +118,7 @@ impl Replica {
             self.fire_timers(now);
             self.refresh(now);
             self.prove_writes(now);
+            self.respect_others(now);
             self.dispatch(now);
             self.probe(now);
             self.report_kinds(now);

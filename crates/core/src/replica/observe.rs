@@ -1,6 +1,6 @@
 //! From watch events to the index, and to what they affect.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lessor_api::{Lease, Lessor, Recorded};
@@ -36,7 +36,8 @@ impl Replica {
 
     /// The API server responds again after this replica was disconnected.
     pub fn reconnected(&mut self, now: &Now) {
-        self.leadership.reconnected(now.mono);
+        let lost = self.liveness.take_lost(now);
+        self.leadership.reconnected(lost, now.mono);
     }
 
     // --- The `Lessor` --------------------------------------------------------------------------------------------
@@ -45,7 +46,7 @@ impl Replica {
         match event {
             Event::Applied(lessor) => {
                 self.readiness.lessor_reported(false);
-                self.apply_lessor(&lessor, now);
+                self.apply_lessor(&lessor, now.mono, now);
             }
             Event::Deleted(lessor) => {
                 let version =
@@ -71,12 +72,16 @@ impl Replica {
         }
     }
 
-    /// Applies a version of the `Lessor`, from a watch or a response.
-    pub(super) fn apply_lessor(&mut self, lessor: &Lessor, now: &Now) {
+    /// Applies a version of the `Lessor`, from a watch or a response. `written_at`: a challenge in it is not older, unless it
+    /// was observed before.
+    pub(super) fn apply_lessor(&mut self, lessor: &Lessor, written_at: Duration, now: &Now) {
         self.rank_own_lessor(lessor, now);
-        let Some(change) = self.leadership.observe_lessor(lessor, now.mono) else { return };
-        if let Some(known) = self.leadership.lessor() {
-            self.out.hold += self.liveness.observe_lessor(known, change.is_own, now);
+        let Some(change) = self.leadership.observe_lessor(lessor, written_at, now.mono) else { return };
+        if change.by_first && !change.is_own {
+            self.index.leases.end_long_graces(now);
+        }
+        if let Some(challenged_at) = change.answered.filter(|_| !change.is_own) {
+            self.not_due(challenged_at, now);
         }
         if change.reinstalled {
             // Without the kind there was nothing next for any lease.

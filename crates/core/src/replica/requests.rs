@@ -72,6 +72,13 @@ pub(super) struct InFlight {
     pub(super) object_gone: bool,
 }
 
+impl InFlight {
+    /// No challenge in the `Lessor` that the response to this request carries is older, if it is new to this replica.
+    pub(super) fn written_at(&self, now: &Now) -> Duration {
+        if let Request::WriteLessor { .. } = self.request { self.sent_at } else { now.mono }
+    }
+}
+
 /// All requests in flight.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Requests {

@@ -46,8 +46,12 @@ impl Replica {
             Purpose::Probe => {
                 self.liveness.probed(now);
                 if let Response::Lessor(lessor) = &response {
-                    self.apply_lessor(lessor, now);
+                    if matches!(request.request, Request::WriteLessor { .. }) {
+                        self.liveness.write_accepted(request.sent_at);
+                    }
+                    self.apply_lessor(lessor, request.written_at(now), now);
                 }
+                self.challenge_refused = matches!(response, Response::Refused(RequestError::Conflict));
             }
             Purpose::Lease(uid, LeaseAction::ReadSource) => {
                 self.source_read_for(uid, &request, response, now);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use lease_engine::LeaseTime;
+use uuid::Uuid;
 use writer_lease::WorkResult;
 
 use super::{
@@ -10,9 +12,10 @@ use super::{
 };
 use crate::{
     clocks::Now,
-    decide::lease::NextStep,
+    decide::lease::{LeaseRequest, NextStep},
     index::{attachments::ObjectId, leases::Pending},
-    leadership::election::{ElectionStep, Outcome, Statement},
+    leadership::election::{ElectionStep, Outcome, Statement, Undone},
+    lease_status::State,
     metadata::ResourceVersion,
     metric_event::MetricEvent,
     request::{Request, RequestError, Response},
@@ -21,6 +24,8 @@ use crate::{
 
 /// How long the first check of what seems overdue may take.
 const CHECK: Duration = Duration::from_secs(1);
+/// By how much later than others a replica acts that knows less than they may.
+const SLIGHTLY: Duration = Duration::from_millis(500);
 
 impl Replica {
     // --- Elections -----------------------------------------------------------------------------------------------
@@ -35,12 +40,7 @@ impl Replica {
         // A request that gets no response must leave the time for another before followers take over.
         let by = now.mono.saturating_add(self.settings.lease_duration / 2);
         match step {
-            ElectionStep::Send(request) => {
-                if let Request::WriteLessor { .. } = request {
-                    self.liveness.publishes(now);
-                }
-                self.send(Purpose::Election, request, by, now);
-            }
+            ElectionStep::Send(request) => self.send(Purpose::Election, request, by, now),
             ElectionStep::Check(work) => {
                 let lease = |uid| self.index.leases.get(uid).map(|entry| entry.record.name.clone());
                 let request = match &work {
@@ -55,16 +55,17 @@ impl Replica {
                     None => {
                         self.leadership.drop_work(&work);
                         let statement = self.statement(now);
-                        let next = self.leadership.checked(false, &statement);
+                        let next = self.leadership.checked(Undone::No, &statement, now.mono);
                         self.elect_since(next, sent_at, now);
                     }
                 }
             }
             ElectionStep::Decided(outcome) => {
                 match outcome {
-                    Outcome::Proved(_) | Outcome::Claimed(_) => self.liveness.published(sent_at),
-                    Outcome::CrdMissing(_) => self.liveness.lessor_crd_missing(sent_at, now),
-                    Outcome::Lost | Outcome::Abstained | Outcome::Failed => {}
+                    Outcome::Proved(_) | Outcome::Claimed(_) | Outcome::CrdMissing(_) => {
+                        self.liveness.write_accepted(sent_at);
+                    }
+                    Outcome::Lost | Outcome::Abstained | Outcome::Challenged(_) | Outcome::Failed => {}
                 }
                 self.leadership.decide(outcome, sent_at, now.mono);
             }
@@ -79,13 +80,17 @@ impl Replica {
 
     /// What this replica would write into the `Lessor`.
     pub(super) fn statement(&self, now: &Now) -> Statement {
-        Statement { at: now.wall, leases: self.index.leases.len(), paused: self.liveness.shared_pause(now) }
+        let overdue = match self.leadership.is_primary() && self.leadership.is_challenged() {
+            true if !self.settings.dry_run => self.index.leases.count_overdue(now),
+            _ => 0,
+        };
+        Statement { at: now.wall, leases: self.index.leases.len(), overdue }
     }
 
     /// A request of an election was answered.
     pub(super) fn election_answered(&mut self, request: &InFlight, response: &Response, now: &Now) {
         match response {
-            Response::Lessor(lessor) => self.apply_lessor(lessor, now),
+            Response::Lessor(lessor) => self.apply_lessor(lessor, request.written_at(now), now),
             Response::Refused(error) => self.report_refusal("can't lead", error),
             _ => {}
         }
@@ -131,12 +136,54 @@ impl Replica {
         }
         self.leadership.readable(work);
         let undone = match work {
-            Work::Lease(uid) => matches!(self.step(*uid, now), Some(NextStep::Send(_))),
-            Work::Object(id) => self.removal(id).is_some(),
+            Work::Lease(uid) => self.undone_of_lease(*uid, now),
+            Work::Object(id) if self.removal(id).is_some() => Undone::Yes,
+            Work::Object(_) => Undone::No,
         };
         let statement = self.statement(now);
-        let next = self.leadership.checked(undone, &statement);
+        let next = self.leadership.checked(undone, &statement, now.mono);
         self.elect_since(next, request.sent_at, now);
+    }
+
+    /// Whether the next step of a lease is still to be done. That its time is over, the primary may know better.
+    fn undone_of_lease(&mut self, uid: Uuid, now: &Now) -> Undone {
+        let Some(NextStep::Send(request)) = self.step(uid, now) else { return Undone::No };
+        let by_time = match &request {
+            LeaseRequest::Confirm(_) => true,
+            LeaseRequest::End(status) => status.state() == Some(State::Expired),
+            _ => false,
+        };
+        let recovered = self.index.leases.get(&uid).is_some_and(|entry| entry.recovered);
+        if by_time { Undone::Ask { patience: self.leadership.patience(recovered) } } else { Undone::Yes }
+    }
+
+    // --- Challenges ----------------------------------------------------------------------------------------------
+
+    /// Hesitates while this replica knows less of the time of leases than others may, and on the primary answers challenges.
+    pub(super) fn respect_others(&mut self, now: &Now) {
+        let recovered = self.index.leases.has_recovered();
+        let in_grace = now.lease.since(LeaseTime::ZERO) < self.settings.start_grace;
+        let hesitation = match (recovered, in_grace) {
+            (false, _) => Duration::ZERO,
+            (true, true) => self.leadership.patience(false),
+            (true, false) => SLIGHTLY,
+        };
+        self.leadership.hesitate(hesitation);
+        let patience = self.leadership.patience(recovered).saturating_add(SLIGHTLY);
+        let patience = if self.settings.dry_run { Duration::MAX } else { patience };
+        self.leadership.await_answer(patience);
+        if self.leadership.is_primary() && self.leadership.is_challenged() {
+            self.leadership.prove_soon(now.mono);
+        }
+    }
+
+    /// The primary has answered the challenge that was written at this time: no lease was due then. What this replica takes
+    /// for due since before has not lost any of its time that is known.
+    pub(super) fn not_due(&mut self, challenged_at: Duration, now: &Now) {
+        let by = now.lease - now.mono.saturating_sub(challenged_at);
+        for uid in self.index.leases.extend_due(by, now) {
+            self.enqueue_lease(uid, now);
+        }
     }
 
     // --- Promotion and demotion ----------------------------------------------------------------------------------

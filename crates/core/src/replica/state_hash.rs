@@ -17,6 +17,7 @@ impl Replica {
             index,
             schedule,
             requests,
+            challenge_refused,
             reporting,
             overlap,
             store,
@@ -32,6 +33,7 @@ impl Replica {
         liveness.hash(state);
         schedule.hash_state(state);
         requests.hash_state(state);
+        challenge_refused.hash(state);
         reporting.hash_state(state);
         store.hash(state);
     }

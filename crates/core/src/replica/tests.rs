@@ -40,9 +40,11 @@ pub(super) struct Play {
     heard: Duration,
     /// How much of the time was no lease time.
     held: Duration,
-    /// How much of that since nothing could be written.
-    paused_unwritable: Duration,
+    /// Whether lease time is paused.
+    disconnected: bool,
     version: u64,
+    /// The version and status of the `Lessor`.
+    lessor: (u64, Value),
     /// What was asked and not answered yet.
     pub(super) asked: Vec<(Ticket, Request)>,
     user_events: Vec<UserEvent>,
@@ -60,8 +62,9 @@ impl Play {
             mono: Duration::ZERO,
             heard: Duration::ZERO,
             held: Duration::ZERO,
-            paused_unwritable: Duration::ZERO,
+            disconnected: false,
             version: 0,
+            lessor: (0, Value::Null),
             asked: Vec::new(),
             user_events: Vec::new(),
             relisted: false,
@@ -106,21 +109,17 @@ impl Play {
             wall,
             server: Some(wall),
             since_last_response: self.mono - self.heard,
-            disconnected: false,
-            paused_unwritable: self.paused_unwritable,
-            tentative_pause: Duration::ZERO,
+            disconnected: self.disconnected,
         }
     }
 
-    /// That much of the time nothing could be written.
-    pub(super) fn hold(&mut self, paused_unwritable: Duration) {
-        self.held += paused_unwritable;
-        self.paused_unwritable += paused_unwritable;
+    /// Lease time was paused for so long.
+    pub(super) fn hold(&mut self, paused: Duration) {
+        self.held += paused;
     }
 
     fn poll(&mut self) {
         let output = self.replica.poll(&self.now());
-        self.held += output.hold;
         self.relisted |= output.relist;
         self.asked.retain(|(ticket, _)| !output.cancelled.contains(ticket));
         self.asked.extend(output.requests.into_iter().map(|(ticket, request, _)| (ticket, request)));
@@ -159,17 +158,52 @@ impl Play {
         self.poll();
     }
 
-    /// The same, with an API server that answers each probe.
+    /// The same, with a server that responds to all that a follower asks until it claims the lead.
     fn pass_as_follower(&mut self, millis: u64) {
         let until = self.mono + Duration::from_millis(millis);
         while self.mono < until {
             self.pass(100);
-            for ticket in self.probes() {
-                let mut lessor = self.lessor(json!({"primary": "other_1", "term": 1}));
-                lessor.metadata.resource_version = Some("1".to_owned());
-                self.answer(ticket, Response::Lessor(Box::new(lessor)));
-            }
+            self.answer_probes();
         }
+    }
+
+    /// Accepts challenges, and answers reads of the `Lessor` that probe the server.
+    fn answer_probes(&mut self) {
+        for ticket in self.probes() {
+            let request =
+                self.asked.iter().find(|(asked, _)| *asked == ticket).map(|(_, request)| request.clone());
+            let lessor = match request {
+                Some(Request::WriteLessor { status, .. }) => self.lessor(status),
+                _ => self.lessor_at(self.lessor.0, self.lessor.1.clone()),
+            };
+            self.answer(ticket, Response::Lessor(Box::new(lessor)));
+        }
+    }
+
+    /// The watch shows this status of the `Lessor`.
+    fn see_lessor(&mut self, status: Value) {
+        let lessor = self.lessor(status);
+        self.observe(Observation::Lessor(Event::Applied(Box::new(lessor))));
+    }
+
+    /// Answers the reads before a claim of the lead: of the `Lessor`, and of the overdue lease, which is like this.
+    fn confirm_overdue(&mut self, change: impl FnOnce(&mut Value)) {
+        let ticket = self.ask(|request| matches!(request, Request::ReadLessor));
+        let lessor = self.lessor_at(self.lessor.0, self.lessor.1.clone());
+        self.answer(ticket, Response::Lessor(Box::new(lessor)));
+        if let [(ticket, Request::ReadLease { .. })] = self.asked[..] {
+            let lease = self.lease(change);
+            self.answer(ticket, Response::Lease(lease));
+        }
+    }
+
+    /// The claim that is asked now: its term.
+    #[track_caller]
+    fn claim(&self) -> Option<i64> {
+        self.asked.iter().find_map(|(_, request)| match request {
+            Request::WriteLessor { status, .. } if status["primary"] == ME => status["term"].as_i64(),
+            _ => None,
+        })
     }
 
     fn probes(&self) -> Vec<Ticket> {
@@ -192,6 +226,7 @@ impl Play {
 
     fn lessor(&mut self, status: Value) -> lessor_api::Lessor {
         self.version += 1;
+        self.lessor = (self.version, status.clone());
         self.lessor_at(self.version, status)
     }
 

@@ -74,6 +74,10 @@ fn claim_overdue(term: Term, key: &'static str) -> Action<&'static str> {
     Action::Claim { term, reason: Reason::Overdue(key) }
 }
 
+fn claim_unanswered(term: Term) -> Action<&'static str> {
+    Action::Claim { term, reason: Reason::Unanswered }
+}
+
 fn nothing() -> Vec<Action<&'static str>> {
     vec![]
 }

@@ -95,18 +95,58 @@ fn late_writes_of_an_earlier_primary_extend_no_wait() {
 }
 
 #[test]
-fn a_follower_that_reconnects_waits_again() {
+fn a_disconnect_prolongs_the_wait_of_a_follower_by_its_length() {
     let mut lease = follower(s(0));
     lease.try_work("a", s(1));
-    lease.reconnected(s(60));
-    assert_eq!(lease.wake_at(s(60)), Some(s(65)));
+    lease.reconnected(s(58), s(60));
+    assert_eq!(lease.wake_at(s(60)), Some(s(63)), "three of five seconds were left");
+    // The head start of the incumbent is prolonged as well.
+    let mut lease = follower(s(0));
+    lease.try_work("a", s(6));
+    lease.reconnected(s(52), s(60));
+    assert_eq!(lease.wake_at(s(60)), Some(ms(60_500)));
+}
+
+#[test]
+fn a_follower_claims_though_it_is_disconnected_for_a_second_again_and_again() {
+    let mut lease = follower(s(0));
+    lease.try_work("a", s(1));
+    let claims = (2..20).step_by(2).find(|at| {
+        lease.reconnected(s(1), s(*at));
+        lease.wake_at(s(*at)).is_some_and(|wake| wake <= s(*at))
+    });
+    assert_eq!(claims, Some(10));
+}
+
+#[test]
+fn a_challenge_that_is_not_answered_is_a_reason_to_claim() {
+    let claim = [claim_unanswered(2)];
+    let mut lease = follower(s(0));
+    lease.await_answer(Some(s(4)));
+    assert_eq!(lease.wake_at(s(4)), Some(s(5)), "not before a lease duration after the last write");
+    assert_eq!(all(&mut lease, s(5)), claim);
+    let mut answered = follower(s(0));
+    answered.await_answer(Some(s(7)));
+    answered.await_answer(None);
+    assert_eq!(answered.wake_at(s(7)), None);
+}
+
+#[test]
+fn a_writer_that_knows_less_claims_a_vacant_object_after_others() {
+    let mut lease = follower(s(0));
+    lease.observe_claim(Holder::Nobody, 1, s(6));
+    assert_eq!(lease.wake_at(s(6)), Some(s(6)));
+    lease.hesitate(s(2));
+    assert_eq!(lease.wake_at(s(6)), Some(s(8)));
+    lease.observe_claim(Holder::Other, 2, s(7));
+    assert_eq!(lease.wake_at(s(8)), None);
 }
 
 #[test]
 fn a_disconnect_leaves_the_lease_of_a_leader_alone() {
     let mut lease = leader(s(0));
     let before = lease.clone();
-    lease.reconnected(s(3));
+    lease.reconnected(s(1), s(3));
     assert_eq!(lease, before);
 }
 
@@ -120,7 +160,7 @@ fn all_backoffs_end_with_an_outage() {
     for key in ["a", "b"] {
         lease.done(&key, WorkResult::None, true, s(1), s(1));
     }
-    lease.reconnected(s(1));
+    lease.reconnected(s(1), s(1));
     assert_eq!(runs(&mut lease, s(1)), ["a", "b"]);
 
     let mut lease = leader(s(0));
@@ -128,7 +168,7 @@ fn all_backoffs_end_with_an_outage() {
     for _ in 0..10 {
         assert_eq!(all(&mut lease, s(60)), [Action::Prove { term: 1 }]);
         lease.arbitration_failed(s(60));
-        lease.reconnected(s(60));
+        lease.reconnected(s(1), s(60));
     }
 }
 
