@@ -38,14 +38,15 @@ const PLACES: [&str; 22] = [
 ];
 
 /// Where a stranger may write, in a `Lessor`.
-const PLACES_OF_LESSOR: [&str; 10] = [
+const PLACES_OF_LESSOR: [&str; 11] = [
     "/metadata/resourceVersion",
     "/status/primary",
     "/status/term",
     "/status/acquireTime",
     "/status/provedTime",
     "/status/transitions",
-    "/status/pausedMilliseconds",
+    "/status/challengeTime",
+    "/status/overdue",
     "/status/leases",
     "/status/version",
     "/status/conditions",
