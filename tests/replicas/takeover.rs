@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use kube::api::DeleteParams;
+use lessor_cluster::audit::Entry;
 use lessor_kit::trial;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -132,7 +133,11 @@ async fn a_primary_that_resumes_after_a_pause_does_nothing_wrong() {
     assert_eq!(replicas.primary_now().await, next, "it must follow");
     let of_r0 = replicas.writes().by(&r0.user).filter(|entry| entry.at > taken && entry.resource != "events");
     let refused = of_r0.iter().filter(|entry| !entry.is_accepted()).count();
-    let accepted = of_r0.accepted();
+    // A follower may challenge the primary on a busy machine, which ends nothing.
+    let is_challenge = |entry: &Entry| {
+        entry.request_object.as_ref().is_some_and(|body| !body["status"]["challengedBy"].is_null())
+    };
+    let accepted = of_r0.accepted().filter(|entry| !is_challenge(entry));
     assert!(accepted.is_empty(), "a deposed primary's write was accepted: {accepted}");
     assert!(refused >= on_their_way, "{refused} of {on_their_way} late writes were refused");
 
