@@ -187,7 +187,7 @@ async fn each_flag_has_an_environment_variable_and_a_chart_value() {
 }
 
 /// A wrong value for each flag that can have one. Any text is an identity, and `--dry-run` has no value.
-const WRONG: [(&str, &str); 19] = [
+const WRONG: [(&str, &str); 20] = [
     ("--lessor", "Not A Name"),
     ("--namespace", "not.a.namespace"),
     ("--attachable", "nodes"),
@@ -197,6 +197,7 @@ const WRONG: [(&str, &str); 19] = [
     ("--max-ttl", "1s"),
     ("--max-clock-skew", "1h30"),
     ("--start-grace", "-1s"),
+    ("--max-start-grace", "-1s"),
     ("--linger", "long"),
     ("--lease-duration", "1ms"),
     ("--status-rate", "0"),
