@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::StreamExt;
 use k8s_openapi::api::{
     admissionregistration::v1::{
         ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
@@ -118,6 +119,47 @@ async fn a_lease_whose_writes_fail_delays_no_other() {
     assert!(failed as f64 <= 5.0 + took.as_secs_f64(), "{failed} failed writes in {took:?}");
     assert_eq!((&after.primary, after.term), (&before.primary, before.term), "the primary has changed");
     assert!(figures.late(1.0) < Duration::from_secs(2) + replicas.noise(), "{figures}");
+}
+
+/// Many leases that can't be ended, and a change of primary among them.
+#[trial]
+async fn two_thousand_stuck_leases_delay_no_healthy_one_though_the_primary_dies() {
+    const STUCK: usize = 2000;
+    const HEALTHY: usize = 50;
+    let replicas = Replicas::three("crowd", Way::Direct).await;
+    replicas.granted("stuck-first", json!({"ttlSeconds": 600})).await;
+    deny_status_by(&replicas, "object.metadata.name.startsWith('stuck')", "stuck-first").await;
+    let params = PostParams::default();
+    futures::stream::iter(0..STUCK)
+        .for_each_concurrent(16, async |number| {
+            let lease: Lease = serde_json::from_value(json!({
+                "apiVersion": "lessor.dev/v1alpha1", "kind": "Lease",
+                "metadata": {"name": format!("stuck-{number}"), "namespace": replicas.namespace},
+                "spec": {"ttlSeconds": 600},
+            }))
+            .expect("a lease");
+            replicas.leases().create(&params, &lease).await.expect("a lease");
+        })
+        .await;
+    replicas.wait_event("stuck-0", "WriteRefused").await;
+    for number in 0..HEALTHY {
+        replicas.granted(&format!("healthy-{number}"), json!({"ttlSeconds": 10 + number as i64 % 10})).await;
+    }
+    let primary = replicas.primary_now().await;
+    sleep(Duration::from_secs(5)).await;
+    replicas.all[primary].process.kill().await.expect("it is killed");
+    for number in 0..HEALTHY {
+        replicas.wait_gone(&format!("healthy-{number}")).await;
+    }
+    let begin = wall();
+    sleep(Duration::from_secs(20)).await;
+    let is_refused = |entry: &lessor_cluster::audit::Entry| {
+        entry.received > begin && entry.name.starts_with("stuck") && !entry.is_accepted()
+    };
+    let refused = replicas.writes().filter(is_refused).requests();
+    let figures = replicas.check(format_args!("{refused} refused writes in 20 s at the end"));
+    assert!(figures.late(1.0) < LEASE_DURATION + replicas.noise(), "{figures}");
+    assert!(refused <= 60, "{refused} refused writes in 20 s");
 }
 
 /// Lets the API server refuse each write of the status of these leases, and waits until it does.

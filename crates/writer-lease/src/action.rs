@@ -21,6 +21,7 @@ pub struct Lane {
 enum LaneKind {
     Bounded,
     Trusted,
+    Patient,
     Spare,
 }
 
@@ -36,6 +37,12 @@ impl Lane {
         Self { kind: LaneKind::Trusted, id }
     }
 
+    /// A [trusted](Self::trusted) lane of work that can wait: work of other lanes goes first that is ready at most ten seconds
+    /// later.
+    pub const fn patient(id: u64) -> Self {
+        Self { kind: LaneKind::Patient, id }
+    }
+
     /// A bounded lane of work that failed before. The caller decides [from when](super::WriterLease::spare_from) it runs, for all
     /// such lanes together.
     pub const fn spare(id: u64) -> Self {
@@ -43,7 +50,11 @@ impl Lane {
     }
 
     pub(super) fn is_trusted(self) -> bool {
-        self.kind == LaneKind::Trusted
+        matches!(self.kind, LaneKind::Trusted | LaneKind::Patient)
+    }
+
+    pub(super) fn is_patient(self) -> bool {
+        self.kind == LaneKind::Patient
     }
 
     pub(super) fn is_spare(self) -> bool {

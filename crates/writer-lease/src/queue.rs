@@ -14,6 +14,8 @@ use super::{Finish, Lane, Term};
 const HANGS: Duration = Duration::from_millis(500);
 /// For how long a trusted lane counts as suspect after a run of it has hung or failed.
 const SUSPECT_FOR: Duration = Duration::from_secs(5);
+/// Work of a patient lane gives way to work of others that is ready at most so much later.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// The first pause of checks of a lane after one that failed. It doubles up to [`LONGEST_CHECK_PAUSE`].
 const CHECK_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_CHECK_PAUSE: Duration = Duration::from_secs(60);
@@ -66,7 +68,7 @@ pub(super) struct Queue<K: Ord> {
     last_spare: Option<Lane>,
 }
 
-/// When waiting work may run, whether its spare lane had its turn already, and that lane: the least is next.
+/// When it is the turn of waiting work, whether work of others of that time goes first, and its spare lane: the least is next.
 type Turn = (Duration, bool, Option<Lane>);
 
 /// How many run, and where.
@@ -211,6 +213,16 @@ impl<K: Ord + Clone> Queue<K> {
         if lane.is_some_and(Lane::is_spare) { ready.max(self.spare_from) } else { ready }
     }
 
+    /// When it is the turn of this work, among what has a slot. What may run now is never later than now.
+    fn turn(&self, lane: Option<Lane>, ready: Duration, now: Duration) -> Turn {
+        let at = self.ready_at(lane, ready);
+        let gives_way = at <= now && lane.is_some_and(Lane::is_patient);
+        let at = if gives_way { at.saturating_add(PATIENCE).min(now) } else { at };
+        let spare = lane.filter(|lane| lane.is_spare());
+        let had_its_turn = spare.is_some() && spare <= self.last_spare;
+        (at, had_its_turn || gives_way && at == now, spare)
+    }
+
     /// The first waiting work that has a slot. If work waits and none has a slot, other work runs, and its end may free
     /// one; or it hangs, and gives its slot up then.
     fn next(&self, slots: usize, now: Duration) -> Option<(Duration, &K, Option<Lane>)> {
@@ -223,11 +235,9 @@ impl<K: Ord + Clone> Queue<K> {
             if next.is_some_and(|(before, ..)| before <= (*ready, false, None)) {
                 break;
             }
-            let spare = lane.filter(|lane| lane.is_spare());
-            let had_its_turn = spare.is_some() && spare <= self.last_spare;
-            let order = (self.ready_at(*lane, *ready), had_its_turn, spare);
-            if next.is_none_or(|(before, ..)| order < before) && self.has_slot(&load, *lane, slots, now) {
-                next = Some((order, key, *lane));
+            let turn = self.turn(*lane, *ready, now);
+            if next.is_none_or(|(before, ..)| turn < before) && self.has_slot(&load, *lane, slots, now) {
+                next = Some((turn, key, *lane));
             }
         }
         next.map(|((at, ..), key, lane)| (at, key, lane))

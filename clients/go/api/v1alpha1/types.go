@@ -241,9 +241,14 @@ type LessorStatus struct {
 	Transitions *int64 `json:"transitions,omitempty"`
 	// Leases is the number of leases at the last write of this status.
 	Leases *int64 `json:"leases,omitempty"`
-	// PausedMilliseconds is the accumulated time in which the API server responded but accepted no writes, so that no holder
-	// could renew. Every replica extends all deadlines by this time.
-	PausedMilliseconds *int64 `json:"pausedMilliseconds,omitempty"`
+	// ChallengedBy is the replica that asks whether the primary is alive: by its own knowledge a lease should have ended. The primary
+	// removes this when it answers.
+	ChallengedBy *string `json:"challengedBy,omitempty"`
+	// ChallengeTime is when that replica asked.
+	ChallengeTime *metav1.MicroTime `json:"challengeTime,omitempty"`
+	// Overdue is the number of leases whose time was over when the primary last answered, and which it could not end yet. It is
+	// absent if there was none.
+	Overdue *int64 `json:"overdue,omitempty"`
 	// Namespaces are the namespaces that this installation serves; * stands for all. Of installations that overlap, one that names
 	// a namespace serves it rather than one for all, and among equals the one with the older Lessor.
 	//

@@ -327,8 +327,17 @@ func (in *LessorStatus) DeepCopyInto(out *LessorStatus) {
 		*out = new(int64)
 		**out = **in
 	}
-	if in.PausedMilliseconds != nil {
-		in, out := &in.PausedMilliseconds, &out.PausedMilliseconds
+	if in.ChallengedBy != nil {
+		in, out := &in.ChallengedBy, &out.ChallengedBy
+		*out = new(string)
+		**out = **in
+	}
+	if in.ChallengeTime != nil {
+		in, out := &in.ChallengeTime, &out.ChallengeTime
+		*out = (*in).DeepCopy()
+	}
+	if in.Overdue != nil {
+		in, out := &in.Overdue, &out.Overdue
 		*out = new(int64)
 		**out = **in
 	}

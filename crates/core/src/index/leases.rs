@@ -231,6 +231,8 @@ pub struct LeaseIndex {
     lessor: LeaseEngine<Uuid>,
     /// Those that were handed out and wait for their turns.
     turns: Turns,
+    /// For what was due before this, the primary of before had time.
+    inherited_before: LeaseTime,
 }
 
 impl LeaseIndex {
@@ -251,6 +253,7 @@ impl LeaseIndex {
             long_graces: Vec::new(),
             lessor,
             turns: Turns::new(Rate::per_second(settings.expiry_rate.get().into())),
+            inherited_before: LeaseTime::from_duration(Duration::ZERO),
         }
     }
 
@@ -608,15 +611,16 @@ impl LeaseIndex {
     }
 
     /// Takes those leases from the lessor whose deadlines lie before `until`, and lets as many end as the rate of expiries
-    /// allows: the namespaces take turns, and within each it goes by deadlines. Each is handed out once, until something about it
-    /// changes.
+    /// allows: the namespaces take turns, in each of them what the primary of before had time for and all else, and within those it
+    /// goes by deadlines. Each is handed out once, until something about it changes.
     pub fn hand_out(&mut self, until: LeaseTime, now: &Now) -> Vec<Uuid> {
-        while self.lessor.overdue(until).is_some() {
+        while let Some((_, deadline)) = self.lessor.overdue(until) {
             let next = self.lessor.poll(now.lease, 1);
             let Some(entry) = next.first().and_then(|uid| self.entries.get_mut(uid)) else { break };
             entry.handed_out = true;
             entry.awaits_turn = true;
-            self.turns.push(&entry.record.name.namespace, entry.record.uid);
+            let lane = (entry.record.name.namespace.clone(), deadline < self.inherited_before);
+            self.turns.push(lane, entry.record.uid);
         }
         let mut due = Vec::new();
         while let Some(uid) = self.turns.next(now) {
@@ -632,8 +636,9 @@ impl LeaseIndex {
         due
     }
 
-    /// This replica is primary: what is due is handed out.
-    pub fn promote(&mut self) {
+    /// This replica is primary: what is due is handed out. For what was due before `inherited_before`, another primary had time.
+    pub fn promote(&mut self, inherited_before: LeaseTime) {
+        self.inherited_before = inherited_before;
         self.lessor.promote(Duration::ZERO);
     }
 

@@ -28,6 +28,8 @@ pub struct Leadership {
     election: Election,
     /// The term of the role that the rest of the replica acts by. It changes by [`follow_role`](Self::follow_role) alone.
     term: Option<Term>,
+    /// Since when it has that role.
+    since: Duration,
     /// Why the API server doesn't let this replica compete, as users were notified.
     refusal: Option<RequestError>,
     /// The kind `Lessor` isn't installed: only what no other replica could finish is finished.
@@ -83,6 +85,7 @@ impl Leadership {
             writer: WriterLease::new(config),
             election: Election::new(identity).serving(namespaces),
             term: None,
+            since: Duration::ZERO,
             refusal: None,
             lessor_crd_missing: false,
             first_term: None,
@@ -123,10 +126,19 @@ impl Leadership {
     }
 
     /// Adopts the role that the writer lease has by now. Returns the change, if there is one.
-    pub fn follow_role(&mut self) -> Option<RoleChange> {
-        let now = self.writer.leading_term();
-        let before = std::mem::replace(&mut self.term, now);
-        (before != now).then_some(RoleChange { before, now })
+    pub fn follow_role(&mut self, now: Duration) -> Option<RoleChange> {
+        let term = self.writer.leading_term();
+        let before = std::mem::replace(&mut self.term, term);
+        if before == term {
+            return None;
+        }
+        self.since = now;
+        Some(RoleChange { before, now: term })
+    }
+
+    /// Since when this replica has its role.
+    pub fn since(&self) -> Duration {
+        self.since
     }
 
     // --- Work ----------------------------------------------------------------------------------------------------

@@ -109,7 +109,8 @@ impl Replica {
         }
     }
 
-    /// Queues the next step of a lease, in the lane of its namespace, or in the spare one of that if it failed before.
+    /// Queues the next step of a lease in a lane of its namespace: an end goes first, what failed before has a spare lane. After a
+    /// takeover, what the primary of before had time for goes after what has fallen due since: it may be stuck.
     pub(super) fn queue_lease(&mut self, uid: Uuid, due: Duration, of_end: bool) {
         let term = self.leadership.term();
         let Some(entry) = self.index.leases.get_mut(&uid) else { return };
@@ -122,11 +123,17 @@ impl Replica {
         }
         let namespace = &entry.record.name.namespace;
         let spare = hindered_before || failure.is_some_and(|failure| failure.lasting);
-        let lane = if spare { Lane::spare(hash_of(namespace)) } else { Lane::trusted(hash_of(namespace)) };
-        match failure.filter(|failure| failure.retry_at > due) {
-            Some(failure) => self.leadership.queue_later(lane, Work::Lease(uid), due, failure.retry_at),
-            None => self.leadership.queue(lane, Work::Lease(uid), due),
-        }
+        let since = self.leadership.since();
+        let is_old = due.saturating_add(self.settings.lease_duration.saturating_mul(2)) < since;
+        let lane = match hash_of(namespace) {
+            id if spare => Lane::spare(id),
+            id if is_old || !of_end => Lane::patient(id),
+            id => Lane::trusted(id),
+        };
+        // A lane that gives way does so from the takeover on.
+        let ready = if is_old { since } else { due };
+        let ready = failure.map_or(ready, |failure| failure.retry_at.max(ready));
+        self.leadership.queue_later(lane, Work::Lease(uid), due, ready);
     }
 
     /// Until when the writes of a lease pause after a failure, if they do.

@@ -190,7 +190,7 @@ impl Replica {
 
     /// Promotes or demotes this replica, after anything that may have changed who leads.
     pub(super) fn follow_role(&mut self, now: &Now) {
-        let Some(change) = self.leadership.follow_role() else { return };
+        let Some(change) = self.leadership.follow_role(now.mono) else { return };
         if change.before.is_some() {
             self.cancel_work(now);
             self.index.leases.demote();
@@ -198,7 +198,8 @@ impl Replica {
         }
         match change.now {
             Some(term) => {
-                self.index.leases.promote();
+                let had_time = self.settings.lease_duration.saturating_mul(2);
+                self.index.leases.promote(now.lease - had_time);
                 let note = format!("{} is primary under term {term}", self.settings.identity);
                 self.notify(UserEvent::normal(About::Lessor, "Promoted", note));
                 self.out.metric_events.push(MetricEvent::Promoted);

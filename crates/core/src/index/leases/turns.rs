@@ -1,4 +1,5 @@
-//! The order in which leases end that are due at the same time: namespaces take turns, so that many in one delay none in another.
+//! The order in which leases end that are due at the same time: namespaces take turns, so that many in one delay none in another. In
+//! each namespace, so do those that the primary of before had time for, and all others.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,24 +14,27 @@ use crate::clocks::Now;
 /// Leases that wait for their turn to end, within the rate of expiries.
 #[derive(Clone)]
 pub(super) struct Turns {
-    /// By namespace, in the order in which they came. No queue is empty.
-    waiting: HashMap<Arc<str>, VecDeque<Uuid>>,
-    /// The namespaces, the next first.
-    order: VecDeque<Arc<str>>,
+    /// By lane, in the order in which they came. No queue is empty.
+    waiting: HashMap<Lane, VecDeque<Uuid>>,
+    /// The lanes, the next first.
+    order: VecDeque<Lane>,
     rate: Rate,
 }
+
+/// A namespace, and whether the primary of before had time for these leases.
+type Lane = (Arc<str>, bool);
 
 impl Turns {
     pub(super) fn new(rate: Rate) -> Self {
         Self { waiting: HashMap::new(), order: VecDeque::new(), rate }
     }
 
-    pub(super) fn push(&mut self, namespace: &Arc<str>, uid: Uuid) {
-        match self.waiting.get_mut(namespace) {
+    pub(super) fn push(&mut self, lane: Lane, uid: Uuid) {
+        match self.waiting.get_mut(&lane) {
             Some(queue) => queue.push_back(uid),
             None => {
-                self.waiting.insert(namespace.clone(), [uid].into());
-                self.order.push_back(namespace.clone());
+                self.waiting.insert(lane.clone(), [uid].into());
+                self.order.push_back(lane);
             }
         }
     }
@@ -40,13 +44,13 @@ impl Turns {
         if self.order.is_empty() || self.rate.available(now.lease.since_start()) == 0 {
             return None;
         }
-        let namespace = self.order.pop_front()?;
-        let queue = self.waiting.get_mut(&namespace)?;
+        let lane = self.order.pop_front()?;
+        let queue = self.waiting.get_mut(&lane)?;
         let uid = queue.pop_front();
         if queue.is_empty() {
-            self.waiting.remove(&namespace);
+            self.waiting.remove(&lane);
         } else {
-            self.order.push_back(namespace);
+            self.order.push_back(lane);
         }
         uid
     }

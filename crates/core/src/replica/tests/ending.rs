@@ -482,7 +482,7 @@ fn the_largest_expiry_rate_and_times_are_as_good_as_none() {
         ..play.replica.settings.clone()
     };
     play.replica.index.leases = LeaseIndex::new(&settings);
-    play.replica.index.leases.promote();
+    play.replica.index.leases.promote(LeaseTime::from_duration(Duration::ZERO));
     play.replica.settings = settings;
     grant(&mut play);
     let ticket = end(&mut play);

@@ -359,6 +359,59 @@ fn what_hangs_when_a_replica_takes_over_delays_no_lease_in_another_namespace() {
     assert!(late <= Duration::from_secs(6), "{late:?} late");
 }
 
+/// Whether this writes the status of one of the first [`MANY`] leases.
+fn writes_to_one_of_many(request: &Request) -> bool {
+    let index = |name: &str| name.strip_prefix("lease-").and_then(|index| index.parse::<u128>().ok());
+    matches!(request, Request::WriteStatus { lease, .. } if index(&lease.name).is_some_and(|index| index < MANY))
+}
+
+#[test]
+fn what_the_primary_of_before_could_not_do_delays_no_lease_of_that_namespace_after_a_takeover() {
+    for (granted, ttl) in [(true, 40), (false, 2)] {
+        let mut world = follower(World::settings());
+        world.synced();
+        world.pass(60_000);
+        world.replies = Box::new(|request| {
+            let refused = RequestError::Forbidden("a policy denies it".to_owned());
+            if writes_to_one_of_many(request) { Reply::Refused(refused) } else { Reply::Done }
+        });
+        for index in 0..MANY {
+            world.lease("shop", index, 10, |lease| {
+                lease["status"]["primary"] = json!("other_1");
+                if !granted {
+                    lease["status"].take();
+                }
+            });
+        }
+        let mut well = Vec::new();
+        for index in MANY..MANY + 100 {
+            world.lease("shop", index, ttl, |lease| lease["status"]["primary"] = json!("other_1"));
+            well.push((index, world.mono + FOUND + Duration::from_secs(ttl.unsigned_abs())));
+            world.pass(100);
+        }
+        // The primary lives, and fails to write to them.
+        while granted && world.mono < Duration::from_secs(99) {
+            world.version += 1;
+            world.lessor["metadata"]["resourceVersion"] = json!(world.version.to_string());
+            world.lessor["status"] = json!({
+                "primary": "other_1", "term": 1, "provedTime": format!("{:.6}", world.now().wall), "overdue": MANY,
+            });
+            let lessor = serde_json::from_value(world.lessor.clone()).expect("a lessor");
+            world.observe(Observation::Lessor(Event::Applied(Box::new(lessor))));
+            world.pass(1_000);
+        }
+        world.pass(30_000);
+        let led = world.sent.iter().find(|(_, request)| matches!(request, Request::WriteStatus { .. }));
+        let (led, _) = led.expect("it leads");
+        let late = well.into_iter().map(|(index, due)| {
+            let ended = world.ended("shop", index).expect("it has ended");
+            ended.saturating_sub(due.max(*led))
+        });
+        let latest = late.max().expect("a hundred");
+        assert!(latest <= Duration::from_millis(100), "granted: {granted}, {latest:?} late");
+    }
+}
+
 #[test]
 fn leases_that_a_follower_can_not_read_keep_it_from_no_takeover() {
     for hangs in [false, true] {

@@ -242,6 +242,30 @@ fn spare_lanes_take_turns() {
 }
 
 #[test]
+fn work_that_can_wait_gives_way_until_it_has_waited_for_ten_seconds() {
+    let mut lease = leader_with_slots(1);
+    for (key, due) in [("a", 1), ("b", 2), ("c", 2)] {
+        lease.try_work_in(Lane::patient(1), key, s(due));
+    }
+    lease.try_work_in(Lane::trusted(1), "first", s(3));
+    lease.try_work_in(Lane::trusted(1), "later", s(13));
+    let mut order = |at: Duration| {
+        lease.wrote(1, at);
+        let ran = runs(&mut lease, at);
+        for key in &ran {
+            lease.done(key, WorkResult::None, false, at, at);
+        }
+        ran
+    };
+    // Without others it runs at once.
+    assert_eq!(order(s(1)), ["a"]);
+    assert_eq!(order(s(3)), ["first"]);
+    assert_eq!(order(s(3)), ["b"]);
+    assert_eq!(order(s(13)), ["c"]);
+    assert_eq!(order(s(13)), ["later"]);
+}
+
+#[test]
 fn a_follower_checks_what_can_be_checked_and_the_rest_with_growing_pauses() {
     let mut lease = follower(s(0));
     for key in ["a", "b", "c"] {

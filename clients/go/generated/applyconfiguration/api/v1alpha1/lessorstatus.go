@@ -27,9 +27,14 @@ type LessorStatusApplyConfiguration struct {
 	Transitions *int64 `json:"transitions,omitempty"`
 	// Leases is the number of leases at the last write of this status.
 	Leases *int64 `json:"leases,omitempty"`
-	// PausedMilliseconds is the accumulated time in which the API server responded but accepted no writes, so that no holder
-	// could renew. Every replica extends all deadlines by this time.
-	PausedMilliseconds *int64 `json:"pausedMilliseconds,omitempty"`
+	// ChallengedBy is the replica that asks whether the primary is alive: by its own knowledge a lease should have ended. The primary
+	// removes this when it answers.
+	ChallengedBy *string `json:"challengedBy,omitempty"`
+	// ChallengeTime is when that replica asked.
+	ChallengeTime *metav1.MicroTime `json:"challengeTime,omitempty"`
+	// Overdue is the number of leases whose time was over when the primary last answered, and which it could not end yet. It is
+	// absent if there was none.
+	Overdue *int64 `json:"overdue,omitempty"`
 	// Namespaces are the namespaces that this installation serves; * stands for all. Of installations that overlap, one that names
 	// a namespace serves it rather than one for all, and among equals the one with the older Lessor.
 	Namespaces []string `json:"namespaces,omitempty"`
@@ -104,11 +109,27 @@ func (b *LessorStatusApplyConfiguration) WithLeases(value int64) *LessorStatusAp
 	return b
 }
 
-// WithPausedMilliseconds sets the PausedMilliseconds field in the declarative configuration to the given value
+// WithChallengedBy sets the ChallengedBy field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the PausedMilliseconds field is set to the value of the last call.
-func (b *LessorStatusApplyConfiguration) WithPausedMilliseconds(value int64) *LessorStatusApplyConfiguration {
-	b.PausedMilliseconds = &value
+// If called multiple times, the ChallengedBy field is set to the value of the last call.
+func (b *LessorStatusApplyConfiguration) WithChallengedBy(value string) *LessorStatusApplyConfiguration {
+	b.ChallengedBy = &value
+	return b
+}
+
+// WithChallengeTime sets the ChallengeTime field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ChallengeTime field is set to the value of the last call.
+func (b *LessorStatusApplyConfiguration) WithChallengeTime(value metav1.MicroTime) *LessorStatusApplyConfiguration {
+	b.ChallengeTime = &value
+	return b
+}
+
+// WithOverdue sets the Overdue field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Overdue field is set to the value of the last call.
+func (b *LessorStatusApplyConfiguration) WithOverdue(value int64) *LessorStatusApplyConfiguration {
+	b.Overdue = &value
 	return b
 }
 
