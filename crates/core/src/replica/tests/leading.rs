@@ -327,6 +327,28 @@ fn a_store_that_is_full_is_asked_for_the_lead_with_pauses_though_it_answers_read
 }
 
 #[test]
+fn after_an_outage_a_request_that_is_never_answered_lets_no_probe_follow_another_without_pause() {
+    let mut play = Play::follower();
+    see_grant(&mut play);
+    play.mono += Duration::from_secs(6);
+    play.hold(Duration::from_secs(6));
+    play.poll();
+    let [lost] = *play.probes() else { panic!("{:?}", play.asked) };
+    let mut probes = 0;
+    for _ in 0..20 {
+        play.pass(100);
+        for ticket in play.probes() {
+            if ticket != lost {
+                probes += 1;
+                let lessor = play.lessor_at(play.lessor.0, play.lessor.1.clone());
+                play.answer(ticket, Response::Lessor(Box::new(lessor)));
+            }
+        }
+    }
+    assert!((1..=4).contains(&probes), "{probes} probes in two seconds");
+}
+
+#[test]
 fn a_follower_that_observes_the_primary_before_and_at_a_deadline_sends_no_probe() {
     let mut play = Play::follower();
     play.see_lease(granted);
