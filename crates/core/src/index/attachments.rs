@@ -147,14 +147,17 @@ impl Split {
         }
     }
 
-    /// A removal has succeeded. If it was refused before, the others may succeed, too.
-    fn succeed(&mut self) {
+    /// A removal has succeeded. If it was refused before, the others may succeed, too. Returns whether the next of them is
+    /// tried now.
+    fn succeed(&mut self) -> bool {
         self.tries = 0;
-        if std::mem::take(&mut self.retried) && !self.refused.is_empty() {
+        let next = std::mem::take(&mut self.retried) && !self.refused.is_empty();
+        if next {
             self.retry();
         } else {
             self.at_most = self.at_most.map(|at_most| at_most.saturating_mul(2));
         }
+        next
     }
 
     /// The first key that was refused is tried again.
@@ -386,10 +389,11 @@ impl AttachmentIndex {
         }
     }
 
-    /// Keys of an object were removed.
-    pub fn removed(&mut self, id: &ObjectId) {
-        if let Some(object) = self.objects.get_mut(id).filter(|object| *object.split() != Split::default()) {
-            object.more.change(|more| more.split.succeed());
+    /// Keys of an object were removed. Returns whether another one that was refused before is tried now.
+    pub fn removed(&mut self, id: &ObjectId) -> bool {
+        match self.objects.get_mut(id).filter(|object| *object.split() != Split::default()) {
+            Some(object) => object.more.change(|more| more.split.succeed()),
+            None => false,
         }
     }
 

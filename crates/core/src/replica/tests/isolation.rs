@@ -666,12 +666,13 @@ fn a_warning_that_begins_at_once_costs_no_writes_for_renewals() {
 }
 
 /// Answers all that is asked for so many tenths of a second. The removal of keys of the map `shared` that are `kept` is refused; the
-/// others go from what is `left` of its annotations. Returns how many removals were tried, and how many of them refused.
+/// others go from what is `left` of its annotations; `watch_first`: the watch shows that before the response. Returns how many removals were tried, and how many of them refused.
 fn remove_keys(
     play: &mut Play,
     left: &mut BTreeMap<String, &str>,
     kept: &[&str],
     tenths: u32,
+    watch_first: bool,
 ) -> (usize, usize) {
     let (mut tried, mut refused) = (0, 0);
     for _ in 0..tenths {
@@ -687,7 +688,12 @@ fn remove_keys(
                         left.retain(|name, _| {
                             !keys.iter().any(|key| name.ends_with(&format!("/{}", key.as_str())))
                         });
-                        Response::Object(Box::new(play.meta("shared", json!(left))))
+                        let meta = Box::new(play.meta("shared", json!(left)));
+                        if watch_first {
+                            let kind = Arc::new(Kind::config_map());
+                            play.observe(Observation::Object(kind, None, Event::Applied(meta.clone())));
+                        }
+                        Response::Object(meta)
                     }
                 }
                 Request::WriteStatus { status, .. } => {
@@ -725,7 +731,7 @@ fn eight_keys() -> (Play, BTreeMap<String, &'static str>) {
 #[test]
 fn keys_that_can_be_removed_go_though_another_of_the_same_object_can_not() {
     let (mut play, mut left) = eight_keys();
-    let (tried, refused) = remove_keys(&mut play, &mut left, &["c"], 300);
+    let (tried, refused) = remove_keys(&mut play, &mut left, &["c"], 300, false);
     assert_eq!(left.keys().collect::<Vec<_>>(), ["key.lessor.dev/c"]);
     assert!(refused <= 9 && tried <= 20, "{tried} tries, {refused} of them refused");
     let hindered = play.user_events.iter().find(|event| event.reason == "Hindered").expect("it is reported");
@@ -734,10 +740,12 @@ fn keys_that_can_be_removed_go_though_another_of_the_same_object_can_not() {
 
 #[test]
 fn once_one_of_the_keys_that_were_refused_can_be_removed_the_others_of_its_object_are_tried() {
-    let (mut play, mut left) = eight_keys();
-    remove_keys(&mut play, &mut left, &KEYS, 3_000);
-    assert_eq!(left.len(), KEYS.len());
-    let (tried, _) = remove_keys(&mut play, &mut left, &[], 650);
-    assert!(left.is_empty(), "left after a minute: {left:?}");
-    assert!(tried <= KEYS.len(), "{tried} tries");
+    for watch_first in [false, true] {
+        let (mut play, mut left) = eight_keys();
+        remove_keys(&mut play, &mut left, &KEYS, 3_000, watch_first);
+        assert_eq!(left.len(), KEYS.len());
+        let (tried, _) = remove_keys(&mut play, &mut left, &[], 650, watch_first);
+        assert!(left.is_empty(), "left after a minute: {left:?}");
+        assert!(tried <= KEYS.len(), "{tried} tries");
+    }
 }
