@@ -85,7 +85,8 @@ impl Replica {
 
     /// Applies the state of a source, from a watch or a response; `None`: it doesn't exist.
     fn apply_source(&mut self, source: &Source, state: Option<SourceState>, now: &Now) {
-        let slack = RESOLUTION.saturating_add(self.settings.max_clock_skew);
+        // An outage that this replica has met may have been since the heartbeat, and uses up no time.
+        let slack = RESOLUTION.saturating_add(self.settings.max_clock_skew).saturating_add(now.paused());
         let (changed, heartbeat) = self.index.sources.observe(source, state, now.lease, now.server, slack);
         if let Some(age) = heartbeat {
             self.spread_heartbeat(source, age, now);

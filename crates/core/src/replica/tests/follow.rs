@@ -557,3 +557,25 @@ fn a_change_of_a_pod_that_terminates_for_too_long_does_not_revive_it() {
     play.see(SourceKind::Pod, pod);
     assert_eq!(state(&play), Some(FollowState::Lost("SourceReplaced")));
 }
+
+#[test]
+fn an_outage_that_this_replica_has_met_uses_up_no_time_since_a_heartbeat_that_it_first_observes_afterwards() {
+    let mut play = Play::follower();
+    play.replica.index.sources = SourceIndex::new(SourceKind::ALL, true);
+    play.mono += Duration::from_secs(60);
+    play.hold(Duration::from_secs(25));
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["spec"] = spec(&node());
+        lease["status"]["grantTime"] = json!("2027-01-15T07:00:00.000000Z");
+    });
+    let mut heartbeat = play.heartbeat("0");
+    if let SourceStatus::Heartbeat { recorded, .. } = &mut heartbeat.status {
+        *recorded = Some(play.now().wall - SignedDuration::from_secs(33));
+    }
+    play.see(SourceKind::Node, heartbeat);
+    let (uid, _) = play.replica.leases().iter().next().expect("a lease");
+    let time = play.replica.leases().granted_time(*uid, &play.now()).expect("its time");
+    // Eight seconds, of which three are in doubt.
+    assert_eq!(time.remaining, Duration::from_secs(10 - 8 + 3));
+}
