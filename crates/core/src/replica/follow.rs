@@ -151,7 +151,17 @@ impl Replica {
                     });
                 self.index.leases.apply_transition(uid, transition, since_heartbeat, now);
                 if let Some(name) = self.index.sources.name_of(uid) {
-                    followers.extend(self.index.sources.followers(&Source::lease(name.clone())));
+                    let as_source = Source::lease(name.clone());
+                    followers.extend(self.index.sources.followers(&as_source));
+                    // They may have been settled before, as of what was known of it then.
+                    let age = match transition.change {
+                        TtlChange::Renew => Some(Duration::ZERO),
+                        TtlChange::CountFromHeartbeat => since_heartbeat,
+                        TtlChange::None | TtlChange::End => None,
+                    };
+                    if let Some(age) = age {
+                        self.spread_heartbeat(&as_source, age, now);
+                    }
                 }
                 self.enqueue_lease(uid, now);
             }
