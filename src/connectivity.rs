@@ -270,16 +270,15 @@ struct PendingRequest {
 impl PendingRequest {
     fn answered(mut self, status: StatusCode) {
         let writes = self.writes;
+        let is_failure = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
         self.end(|clock, id, mono| match writes {
             // A webhook may fail for some leases only, which must not stop the time of all others. Before a lease ends by
             // time, the API server has to accept another write.
-            Some(OwnKind::Lease) if status.is_server_error() => clock.inconclusive(id, mono),
+            Some(OwnKind::Lease) if is_failure => clock.inconclusive(id, mono),
             // Holders may be able to renew. But this replica can't observe it, so it must not end leases.
             _ if status == StatusCode::UNAUTHORIZED => clock.failed(id),
             // Holders get the same response, so they can't renew.
-            _ if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
-                fail(clock, id, mono, writes);
-            }
+            _ if is_failure => fail(clock, id, mono, writes),
             _ => {
                 clock.answered(id, mono);
                 if writes.is_some() && status.is_success() {
@@ -442,34 +441,45 @@ where
 mod tests {
     use super::*;
 
-    /// An API server that responds to writes of paths with `writes` in them by 500.
-    async fn fails(writes: &'static str, request: Request<Body>) -> Result<Response<Body>, BoxError> {
-        let fails = request.method() != Method::GET && request.uri().path().contains(writes);
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = if fails { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::OK };
-        Ok(response)
+    /// Sends a request to an API server that responds to writes of paths with `failing` in them by 500.
+    async fn ask(connectivity: &Connectivity, failing: &'static str, method: Method, path: &str) {
+        ask_failing(StatusCode::INTERNAL_SERVER_ERROR, connectivity, failing, method, path).await;
     }
 
-    async fn ask(connectivity: &Connectivity, failing: &'static str, method: Method, path: &str) {
-        let mut server = connectivity.layer(tower::service_fn(move |request| fails(failing, request)));
+    /// The same, where it responds by this status.
+    async fn ask_failing(
+        status: StatusCode,
+        connectivity: &Connectivity,
+        failing: &'static str,
+        method: Method,
+        path: &str,
+    ) {
+        let mut server = connectivity.layer(tower::service_fn(move |request: Request<Body>| async move {
+            let fails = request.method() != Method::GET && request.uri().path().contains(failing);
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = if fails { status } else { StatusCode::OK };
+            Ok::<_, BoxError>(response)
+        }));
         let request = Request::builder().method(method).uri(format!("/apis/{GROUP}/v1alpha1/{path}"));
         server.call(request.body(Body::empty()).expect("a request")).await.expect("a response");
     }
 
     #[tokio::test(start_paused = true)]
     async fn failing_writes_of_single_leases_do_not_stop_lease_time() {
-        let connectivity = Connectivity::new();
-        for _ in 0..30 {
-            ask(&connectivity, "/namespaces/shop/", Method::PATCH, "namespaces/shop/leases/cart/status")
-                .await;
-            assert!(!connectivity.now().disconnected);
-            ask(&connectivity, "/namespaces/shop/", Method::PATCH, "lessors/default/status").await;
-            tokio::time::sleep(Duration::from_secs(1)).await;
+        let (shop, cart) = ("/namespaces/shop/", "namespaces/shop/leases/cart/status");
+        for status in [StatusCode::INTERNAL_SERVER_ERROR, StatusCode::TOO_MANY_REQUESTS] {
+            let connectivity = Connectivity::new();
+            for _ in 0..30 {
+                ask_failing(status, &connectivity, shop, Method::PATCH, cart).await;
+                assert!(!connectivity.now().disconnected, "{status}");
+                ask(&connectivity, shop, Method::PATCH, "lessors/default/status").await;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            assert_eq!(connectivity.now().lease.since_start(), Duration::from_secs(30));
+            // A failure of one lease proves nothing about the others.
+            ask_failing(status, &connectivity, shop, Method::PATCH, cart).await;
+            assert_eq!(connectivity.now().since_last_response, Duration::from_secs(1));
         }
-        assert_eq!(connectivity.now().lease.since_start(), Duration::from_secs(30));
-        // A failure of one lease proves nothing about the others.
-        ask(&connectivity, "/namespaces/shop/", Method::PATCH, "namespaces/shop/leases/cart/status").await;
-        assert_eq!(connectivity.now().since_last_response, Duration::from_secs(1));
     }
 
     #[tokio::test(start_paused = true)]

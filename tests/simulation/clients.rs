@@ -79,11 +79,17 @@ impl Holder {
     ) -> Visit {
         let lease = server.get(Kind::Lease, self.namespace, &self.name).cloned();
         let Some(lease) = lease else { return self.come(server, random, now, time, over) };
-        let Some(held) = &mut self.held else { return Visit::after(random.seconds(1, 3)) };
         let mut call = |verb, body: Value| {
             let user = "holder".to_owned();
             let target = Target::object(Kind::Lease, self.namespace, &self.name);
             server.handle(&Call { user, verb, target, body: Some(body) }, time)
+        };
+        let Some(held) = &mut self.held else {
+            // It came back with the store. Suspended, it would never end.
+            if lease["spec"]["suspend"] == true {
+                call("patch", json!({"spec": {"suspend": false}}));
+            }
+            return Visit::after(random.seconds(1, 3));
         };
         let deleting = lease.pointer("/metadata/deletionTimestamp").is_some();
         let ended = lease.pointer("/status/endTime").is_some();

@@ -19,23 +19,23 @@ pub(crate) const PERSISTENCE: Duration = Duration::from_secs(80);
 const WITHSTOOD: [(&str, bool); 10] = [
     // Writes in one namespace meet a webhook that hangs, refuses, or asks for patience. Leases elsewhere end in time, and no
     // more than two requests a second go where nothing succeeds.
-    ("stuck-namespace", false),
+    ("stuck-namespace", true),
     // Writes meet a webhook that answers 429 and asks for ten minutes, beside other faults.
-    ("throttling-webhook", false),
+    ("throttling-webhook", true),
     // One of several namespaces may not be read for a while, perhaps while a replica starts.
     ("forbidden-namespace", false),
     // Outages count in worlds in which replicas start anew, while a primary lives that has met them.
-    ("outages-with-restarts", false),
+    ("outages-with-restarts", true),
     // The primary dies in a quiet cluster in which each response takes more than a second.
-    ("slow-responses-at-rest", false),
+    ("slow-responses-at-rest", true),
     // A client resets the managedFields of all leases, so that renewals aren't recorded any more.
-    ("reset-managed-fields", false),
+    ("reset-managed-fields", true),
     // The API server has an older CRD, and drops a field of the status.
     ("dropped-status-fields", false),
     // The store is restored from a backup: versions go back.
-    ("restored-store", false),
+    ("restored-store", true),
     // The store is full before there is a Lessor: replicas ask for it with pauses that grow.
-    ("full-store-without-lessor", false),
+    ("full-store-without-lessor", true),
     // Watches show that an object is gone before the response to its deletion arrives.
     ("late-responses", true),
 ];

@@ -588,7 +588,11 @@ impl World {
                 (403, "Forbidden", "admission webhook \"keep.example.com\" denied the request: it stays")
             }
             Webhook::Conflicts => (409, "Conflict", "the object has been modified"),
-            Webhook::Throttles => (429, "TooManyRequests", "come back later"),
+            Webhook::Throttles => (
+                429,
+                "TooManyRequests",
+                "admission webhook \"quota.example.com\" denied the request: come back later",
+            ),
         };
         let (_, mut body) = server::status(code, reason, target, message);
         if webhook == Webhook::Throttles {

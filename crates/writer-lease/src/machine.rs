@@ -343,7 +343,8 @@ impl<K: Ord + Clone> WriterLease<K> {
 
     /// The runtime was disconnected until now, for so long: a watch broke, or the server hung. The primary could do nothing
     /// meanwhile, or this follower didn't observe it, so its wait, and the head start of the incumbent, last longer by that.
-    /// Failed work may succeed now, so all backoffs end.
+    /// Failed work may succeed now, so all backoffs end. After another failure, the next one of arbitration is longer all the
+    /// same: a server that can't write answers the read before each claim.
     pub fn reconnected(&mut self, lost: Duration, now: Duration) {
         let from = now.saturating_sub(lost);
         let head_start = self.config.head_start();
@@ -354,7 +355,6 @@ impl<K: Ord + Clone> WriterLease<K> {
         }
         self.unanswered = self.unanswered.map(|at| at.max(from).saturating_add(lost));
         self.queue.hasten_all();
-        self.failures = 0;
         self.arbitrate_at = Duration::ZERO;
     }
 

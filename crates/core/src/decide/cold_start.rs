@@ -71,7 +71,7 @@ pub fn recover(record: &LeaseObject, recorded: Recorded, now: &Now, settings: &S
     }
     let slack = RESOLUTION.saturating_add(settings.max_clock_skew);
     let mut remaining = match (last, now.server) {
-        (Some(last), Some(server)) => ttl.saturating_add(slack).saturating_sub(elapsed(last, server)),
+        (Some(last), Some(server)) => ttl.saturating_add(slack).saturating_sub(used_up(last, server, now)),
         _ => ttl,
     };
     let was_suspended = record.status.state() == Some(State::Suspended);
@@ -109,8 +109,7 @@ pub fn moved_cap(
 ) -> Option<LeaseTime> {
     match (old.max_lifetime_seconds(), new.max_lifetime_seconds(), known) {
         (Some(before), Some(after), Some(known)) => Some(known + seconds(after) - seconds(before)),
-        // Outages since the grant have not used up its lifetime.
-        _ => end_by(new, recorded, now, settings).map(|cap| cap + now.paused()),
+        _ => end_by(new, recorded, now, settings),
     }
 }
 
@@ -119,7 +118,7 @@ pub fn end_by(record: &LeaseObject, recorded: Recorded, now: &Now, settings: &Se
     let lifetime = seconds(record.max_lifetime_seconds()?);
     let is_recorded = recorded.granted.is_some() || !recorded.incomplete;
     let lived = match (granted_at(record, recorded), now.server) {
-        (Some(granted), Some(server)) if is_recorded => elapsed(granted, server),
+        (Some(granted), Some(server)) if is_recorded => used_up(granted, server, now),
         _ => Duration::ZERO,
     };
     Some(
@@ -129,6 +128,12 @@ pub fn end_by(record: &LeaseObject, recorded: Recorded, now: &Now, settings: &Se
                 .saturating_add(settings.max_clock_skew)
                 .saturating_sub(lived),
     )
+}
+
+/// How much lease time has passed between two times of the API server's clock, at least. Wall clocks don't know of outages, and
+/// a lease may first be observed after one that this replica has met: all of it may have been since then.
+fn used_up(from: Timestamp, to: Timestamp, now: &Now) -> Duration {
+    elapsed(from, to).saturating_sub(now.paused())
 }
 
 fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
@@ -259,6 +264,15 @@ mod tests {
 
     #[test]
     fn the_grace_period_of_a_start_counts_from_the_first_response() {
-        assert_eq!(remains(10, 10, 3600, 0), 10);
+        assert_eq!(remains(10, 10, 50, 0), 10);
+    }
+
+    #[test]
+    fn an_outage_that_this_replica_has_met_uses_up_no_time_of_a_lease_that_it_first_observes_afterwards() {
+        // Renewed 30 s ago, of which 25 were an outage.
+        assert_eq!(remains(10, 70, 100, 75), TTL - 5 + SLACK);
+        assert_eq!(remains(10, 70, 100, 0), TTL + SLACK, "an outage that began before the renewal");
+        let capped = json!({"ttlSeconds": 1000, "maxLifetimeSeconds": TTL});
+        assert_eq!(remains_of(capped, 70, 70, 70, 100, 75), TTL - 5 + SLACK);
     }
 }

@@ -120,7 +120,7 @@ static NO_MORE: More = More {
     problems: Vec::new(),
     hindrance: None,
     conflicted: false,
-    split: Split { at_most: None, refused: Vec::new(), tries: 0 },
+    split: Split { at_most: None, refused: Vec::new(), retried: false, tries: 0 },
     annotations: BTreeMap::new(),
 };
 
@@ -131,6 +131,8 @@ pub struct Split {
     at_most: Option<usize>,
     /// The keys that were refused alone, each with the reason for users; the one that is tried again next first.
     refused: Vec<(Key, String)>,
+    /// Whether one that was refused is tried again.
+    retried: bool,
     /// How often that was.
     tries: u32,
 }
@@ -138,16 +140,31 @@ pub struct Split {
 impl Split {
     /// The removal of these keys was refused, for this reason.
     fn refuse(&mut self, keys: &BTreeSet<Key>, reason: &str) {
+        self.retried = false;
         match keys.first() {
             Some(key) if keys.len() == 1 => self.refused.push((key.clone(), reason.to_owned())),
             _ => self.at_most = Some((keys.len() / 2).max(1)),
         }
     }
 
-    /// A removal has succeeded.
-    fn succeed(&mut self) {
-        self.at_most = self.at_most.map(|at_most| at_most.saturating_mul(2));
+    /// A removal has succeeded. If it was refused before, the others may succeed, too. Returns whether the next of them is
+    /// tried now.
+    fn succeed(&mut self) -> bool {
         self.tries = 0;
+        let next = std::mem::take(&mut self.retried) && !self.refused.is_empty();
+        if next {
+            self.retry();
+        } else {
+            self.at_most = self.at_most.map(|at_most| at_most.saturating_mul(2));
+        }
+        next
+    }
+
+    /// The first key that was refused is tried again.
+    fn retry(&mut self) {
+        self.refused.remove(0);
+        self.at_most = Some(1);
+        self.retried = true;
     }
 }
 
@@ -372,20 +389,18 @@ impl AttachmentIndex {
         }
     }
 
-    /// Keys of an object were removed.
-    pub fn removed(&mut self, id: &ObjectId) {
-        if let Some(object) = self.objects.get_mut(id).filter(|object| *object.split() != Split::default()) {
-            object.more.change(|more| more.split.succeed());
+    /// Keys of an object were removed. Returns whether another one that was refused before is tried now.
+    pub fn removed(&mut self, id: &ObjectId) -> bool {
+        match self.objects.get_mut(id).filter(|object| *object.split() != Split::default()) {
+            Some(object) => object.more.change(|more| more.split.succeed()),
+            None => false,
         }
     }
 
     /// One of the keys that were refused is tried again.
     pub fn retry_refused(&mut self, id: &ObjectId) {
         if let Some(object) = self.objects.get_mut(id).filter(|object| !object.split().refused.is_empty()) {
-            object.more.change(|more| {
-                more.split.refused.remove(0);
-                more.split.at_most = Some(1);
-            });
+            object.more.change(|more| more.split.retry());
         }
     }
 

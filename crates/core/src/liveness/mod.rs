@@ -105,8 +105,9 @@ impl Liveness {
         let last_response = now.mono.saturating_sub(now.since_last_response);
         if now.mono < self.watchful_until && leases.next_due().is_some() {
             return Some(match asked {
-                // Where each response takes longer than a second, time passes only if requests overlap.
-                Some(asked) => asked + PROBE_INTERVAL / 2,
+                // Where each response takes longer than a second, time passes only if requests overlap. One that is never
+                // answered must not let the next follow each answer at once.
+                Some(asked) => asked.max(self.probed_at) + PROBE_INTERVAL / 2,
                 None => again.max(last_response + PROBE_INTERVAL),
             });
         }

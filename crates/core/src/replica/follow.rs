@@ -85,7 +85,8 @@ impl Replica {
 
     /// Applies the state of a source, from a watch or a response; `None`: it doesn't exist.
     fn apply_source(&mut self, source: &Source, state: Option<SourceState>, now: &Now) {
-        let slack = RESOLUTION.saturating_add(self.settings.max_clock_skew);
+        // An outage that this replica has met may have been since the heartbeat, and uses up no time.
+        let slack = RESOLUTION.saturating_add(self.settings.max_clock_skew).saturating_add(now.paused());
         let (changed, heartbeat) = self.index.sources.observe(source, state, now.lease, now.server, slack);
         if let Some(age) = heartbeat {
             self.spread_heartbeat(source, age, now);
@@ -150,7 +151,17 @@ impl Replica {
                     });
                 self.index.leases.apply_transition(uid, transition, since_heartbeat, now);
                 if let Some(name) = self.index.sources.name_of(uid) {
-                    followers.extend(self.index.sources.followers(&Source::lease(name.clone())));
+                    let as_source = Source::lease(name.clone());
+                    followers.extend(self.index.sources.followers(&as_source));
+                    // They may have been settled before, as of what was known of it then.
+                    let age = match transition.change {
+                        TtlChange::Renew => Some(Duration::ZERO),
+                        TtlChange::CountFromHeartbeat => since_heartbeat,
+                        TtlChange::None | TtlChange::End => None,
+                    };
+                    if let Some(age) = age {
+                        self.spread_heartbeat(&as_source, age, now);
+                    }
                 }
                 self.enqueue_lease(uid, now);
             }

@@ -467,7 +467,11 @@ impl Replica {
                 entry.more.change(|more| more.hindered_before = false);
             }
         }
-        self.index.attachments.removed(id);
+        let next = self.index.attachments.removed(id);
+        if next && let Some(hindrance) = self.index.attachments.get(id).and_then(Object::hindrance).cloned() {
+            // The watch was ahead of the response.
+            self.index.attachments.hinder(id, Hindrance { retry_at: Some(now.mono), ..hindrance });
+        }
         if is_retry || self.index.attachments.get(id).is_some_and(|object| object.hindrance().is_some()) {
             self.retry_succeeded(now);
             self.removal_allowed(&id.kind, now);

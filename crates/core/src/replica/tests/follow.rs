@@ -557,3 +557,54 @@ fn a_change_of_a_pod_that_terminates_for_too_long_does_not_revive_it() {
     play.see(SourceKind::Pod, pod);
     assert_eq!(state(&play), Some(FollowState::Lost("SourceReplaced")));
 }
+
+#[test]
+fn an_outage_that_this_replica_has_met_uses_up_no_time_since_a_heartbeat_that_it_first_observes_afterwards() {
+    let mut play = Play::follower();
+    play.replica.index.sources = SourceIndex::new(SourceKind::ALL, true);
+    play.mono += Duration::from_secs(60);
+    play.hold(Duration::from_secs(25));
+    play.see_lease(|lease| {
+        granted(lease);
+        lease["spec"] = spec(&node());
+        lease["status"]["grantTime"] = json!("2027-01-15T07:00:00.000000Z");
+    });
+    let mut heartbeat = play.heartbeat("0");
+    if let SourceStatus::Heartbeat { recorded, .. } = &mut heartbeat.status {
+        *recorded = Some(play.now().wall - SignedDuration::from_secs(33));
+    }
+    play.see(SourceKind::Node, heartbeat);
+    let (uid, _) = play.replica.leases().iter().next().expect("a lease");
+    let time = play.replica.leases().granted_time(*uid, &play.now()).expect("its time");
+    // Eight seconds, of which three are in doubt.
+    assert_eq!(time.remaining, Duration::from_secs(10 - 8 + 3));
+}
+
+#[test]
+fn at_a_cold_start_the_time_of_a_whole_chain_counts_from_the_renewal_at_its_end_in_whatever_order_it_is_listed()
+ {
+    let chain =
+        [("a", json!({"lease": {"name": "b"}})), ("b", json!({"lease": {"name": "c"}})), ("c", json!(null))];
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let mut play = Play::follower();
+        play.replica = Replica::new(Settings::default());
+        play.replica.index.sources = SourceIndex::new(SourceKind::ALL, true);
+        for number in order {
+            let (name, from) = &chain[number];
+            play.see_lease(|lease| {
+                granted(lease);
+                lease["metadata"]["name"] = json!(name);
+                lease["metadata"]["uid"] = json!(Uuid::from_u128(number as u128 + 1).to_string());
+                lease["spec"] = json!({"ttlSeconds": 30, "renewFrom": from});
+                lease["status"]["grantedTTLSeconds"] = json!(30);
+                let second = if from.is_null() { "07:59:58" } else { "07:50:00" };
+                lease["status"]["grantTime"] = json!(format!("2027-01-15T{second}.000000Z"));
+            });
+        }
+        for (name, _) in &chain {
+            let (uid, _) = play.replica.leases().at(&NamespacedName::new("shop", *name)).expect("a lease");
+            let time = play.replica.leases().granted_time(uid, &play.now()).expect("its time");
+            assert!(time.remaining >= Duration::from_secs(28), "{name}, {order:?}: {:?}", time.remaining);
+        }
+    }
+}

@@ -718,28 +718,35 @@ fn a_warning_that_begins_at_once_costs_no_writes_for_renewals() {
     assert!(writes <= 240 / 15 + 2, "{writes} writes for 24 renewals");
 }
 
-#[test]
-fn keys_that_can_be_removed_go_though_another_of_the_same_object_can_not() {
-    let mut play = Play::primary();
-    let keys = ["a", "b", "c", "d", "e", "f", "g", "h"];
-    let mut left: BTreeMap<String, &str> =
-        keys.iter().map(|key| (format!("key.lessor.dev/{key}"), "cart")).collect();
-    play.see_map("shared", json!(left));
-    play.see_lease(ended);
+/// Answers all that is asked for so many tenths of a second. The removal of keys of the map `shared` that are `kept` is refused; the
+/// others go from what is `left` of its annotations; `watch_first`: the watch shows that before the response. Returns how many removals were tried, and how many of them refused.
+fn remove_keys(
+    play: &mut Play,
+    left: &mut BTreeMap<String, &str>,
+    kept: &[&str],
+    tenths: u32,
+    watch_first: bool,
+) -> (usize, usize) {
     let (mut tried, mut refused) = (0, 0);
-    for _ in 0..300 {
+    for _ in 0..tenths {
         for (ticket, request) in play.asked.clone() {
             let answer = match request {
                 Request::Remove { removal: Removal::Keys { keys, .. }, .. } => {
                     tried += 1;
-                    if keys.iter().any(|key| key.as_str() == "c") {
+                    if let Some(key) = keys.iter().find(|key| kept.contains(&key.as_str())) {
                         refused += 1;
-                        Response::Refused(RequestError::Invalid("data[c]: Required value".to_owned()))
+                        let message = format!("data[{}]: Required value", key.as_str());
+                        Response::Refused(RequestError::Invalid(message))
                     } else {
                         left.retain(|name, _| {
                             !keys.iter().any(|key| name.ends_with(&format!("/{}", key.as_str())))
                         });
-                        Response::Object(Box::new(play.meta("shared", json!(left))))
+                        let meta = Box::new(play.meta("shared", json!(left)));
+                        if watch_first {
+                            let kind = Arc::new(Kind::config_map());
+                            play.observe(Observation::Object(kind, None, Event::Applied(meta.clone())));
+                        }
+                        Response::Object(meta)
                     }
                 }
                 Request::WriteStatus { status, .. } => {
@@ -752,14 +759,46 @@ fn keys_that_can_be_removed_go_though_another_of_the_same_object_can_not() {
                 Request::WriteLessor { .. } => {
                     Response::Lessor(Box::new(play.lessor(json!({"primary": ME, "term": 1}))))
                 }
+                _ if left.is_empty() => continue,
                 request => panic!("{request:?}"),
             };
             play.answer(ticket, answer);
         }
         play.pass(100);
     }
+    (tried, refused)
+}
+
+const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+/// A primary of an ended lease, and the annotations of a map that has eight keys attached to it.
+fn eight_keys() -> (Play, BTreeMap<String, &'static str>) {
+    let mut play = Play::primary();
+    let left: BTreeMap<String, &str> =
+        KEYS.iter().map(|key| (format!("key.lessor.dev/{key}"), "cart")).collect();
+    play.see_map("shared", json!(left));
+    play.see_lease(ended);
+    (play, left)
+}
+
+#[test]
+fn keys_that_can_be_removed_go_though_another_of_the_same_object_can_not() {
+    let (mut play, mut left) = eight_keys();
+    let (tried, refused) = remove_keys(&mut play, &mut left, &["c"], 300, false);
     assert_eq!(left.keys().collect::<Vec<_>>(), ["key.lessor.dev/c"]);
     assert!(refused <= 9 && tried <= 20, "{tried} tries, {refused} of them refused");
     let hindered = play.user_events.iter().find(|event| event.reason == "Hindered").expect("it is reported");
     assert!(hindered.note.contains("key c: the API server refuses: data[c]"), "{}", hindered.note);
+}
+
+#[test]
+fn once_one_of_the_keys_that_were_refused_can_be_removed_the_others_of_its_object_are_tried() {
+    for watch_first in [false, true] {
+        let (mut play, mut left) = eight_keys();
+        remove_keys(&mut play, &mut left, &KEYS, 3_000, watch_first);
+        assert_eq!(left.len(), KEYS.len());
+        let (tried, _) = remove_keys(&mut play, &mut left, &[], 650, watch_first);
+        assert!(left.is_empty(), "left after a minute: {left:?}");
+        assert!(tried <= KEYS.len(), "{tried} tries");
+    }
 }

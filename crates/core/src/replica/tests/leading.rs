@@ -264,6 +264,90 @@ fn a_follower_takes_over_in_a_quiet_cluster_whose_every_answer_takes_longer_than
     assert!(claimed, "no takeover in two minutes");
 }
 
+/// How many requests a replica sends in half a minute to a server that answers within 10 ms, and can't write. Lease time is
+/// measured as in the operator.
+fn requests_to_a_full_store(mut play: Play, has_lessor: bool) -> usize {
+    let mut clock = LeaseClock::new(play.mono);
+    let mut sent = 0;
+    let mut was_paused = false;
+    let until = play.mono + Duration::from_secs(30);
+    while play.mono < until {
+        play.mono += Duration::from_millis(10);
+        for (ticket, request) in play.asked.clone() {
+            sent += 1;
+            clock.sent(ticket, play.mono - Duration::from_millis(10));
+            let answer = match request {
+                Request::ReadLease { .. } => Response::Lease(play.lease(granted)),
+                Request::ReadLessor if has_lessor => {
+                    Response::Lessor(Box::new(play.lessor_at(play.lessor.0, play.lessor.1.clone())))
+                }
+                Request::ReadLessor => Response::Gone,
+                _ => Response::Refused(RequestError::Failing("the storage is full".to_owned())),
+            };
+            if matches!(answer, Response::Refused(_)) {
+                clock.write_failed(play.mono);
+                clock.failed(ticket);
+            } else {
+                clock.answered(ticket, play.mono);
+            }
+            play.heard = clock.last_response();
+            play.held = play.mono.saturating_sub(clock.now(play.mono).since_start());
+            play.disconnected = clock.is_paused(play.mono);
+            play.answer_of_another_kind(ticket, answer);
+            if was_paused && !play.disconnected {
+                play.replica.reconnected(&play.now());
+            }
+            was_paused = play.disconnected;
+        }
+        play.held = play.mono.saturating_sub(clock.now(play.mono).since_start());
+        if play.replica.wake_at(&play.now()).is_some_and(|at| at <= play.mono) {
+            play.poll();
+        }
+    }
+    sent
+}
+
+#[test]
+fn a_store_that_is_full_is_asked_for_the_lead_with_pauses_though_it_answers_reads() {
+    // The primary is dead, and can't be challenged.
+    let mut overdue = Play::follower();
+    see_grant(&mut overdue);
+    // There is no primary yet, and no Lessor.
+    let mut missing = Play::new();
+    missing.observe(Observation::Lessor(Event::Synced(Default::default())));
+    // There is a Lessor, and it is vacant.
+    let mut vacant = Play::follower();
+    vacant.see_lessor(json!({"term": 1}));
+    for (case, play, has_lessor) in
+        [("overdue", overdue, true), ("missing", missing, false), ("vacant", vacant, true)]
+    {
+        let sent = requests_to_a_full_store(play, has_lessor);
+        assert!((10..=150).contains(&sent), "{case}: {sent} requests in 30 s");
+    }
+}
+
+#[test]
+fn after_an_outage_a_request_that_is_never_answered_lets_no_probe_follow_another_without_pause() {
+    let mut play = Play::follower();
+    see_grant(&mut play);
+    play.mono += Duration::from_secs(6);
+    play.hold(Duration::from_secs(6));
+    play.poll();
+    let [lost] = *play.probes() else { panic!("{:?}", play.asked) };
+    let mut probes = 0;
+    for _ in 0..20 {
+        play.pass(100);
+        for ticket in play.probes() {
+            if ticket != lost {
+                probes += 1;
+                let lessor = play.lessor_at(play.lessor.0, play.lessor.1.clone());
+                play.answer(ticket, Response::Lessor(Box::new(lessor)));
+            }
+        }
+    }
+    assert!((1..=4).contains(&probes), "{probes} probes in two seconds");
+}
+
 #[test]
 fn a_follower_that_observes_the_primary_before_and_at_a_deadline_sends_no_probe() {
     let mut play = Play::follower();

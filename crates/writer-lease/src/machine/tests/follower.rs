@@ -173,6 +173,24 @@ fn all_backoffs_end_with_an_outage() {
 }
 
 #[test]
+fn a_read_that_is_answered_before_a_write_that_fails_shortens_no_backoff_after_it() {
+    let mut lease = election();
+    lease.observe_claim(Holder::Nobody, 0, s(0));
+    let mut now = s(0);
+    let mut pauses = Vec::new();
+    for _ in 0..6 {
+        assert_eq!(all(&mut lease, now), [claim_empty(1)]);
+        lease.reconnected(Duration::ZERO, now);
+        lease.arbitration_failed(now);
+        let next = wake(&lease, now);
+        pauses.push(next - now);
+        now = next;
+    }
+    assert_eq!(pauses[..4], [ms(20), ms(80), ms(320), ms(1280)]);
+    assert!(pauses[4..].iter().all(|pause| *pause == LEASE / 3), "{pauses:?}");
+}
+
+#[test]
 fn a_follower_without_work_never_claims() {
     let lease = follower(s(0));
     assert_eq!(lease.wake_at(s(1)), None);
