@@ -28,7 +28,7 @@ async fn main() -> anyhow::Result<()> {
     let name = std::env::args().nth(1).context("give the name of a lease, like reports")?;
     let client = Client::try_default().await?;
     let namespace = client.default_namespace().to_owned();
-    let leases = LeaseClient::new(client.clone(), &namespace);
+    let leases = LeaseClient::try_default(&namespace).await?;
     let report = Report { maps: Api::namespaced(client, &namespace), name: format!("{name}-report") };
 
     loop {

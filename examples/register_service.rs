@@ -20,9 +20,9 @@ async fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let usage = "give a name and an address, like web-1 10.0.0.17:8080";
     let (name, address) = arguments.next().zip(arguments.next()).context(usage)?;
-    let client = kube::Client::try_default().await?;
-    let namespace = client.default_namespace().to_owned();
-    let leases = LeaseClient::new(client, namespace);
+    // Of the service account in a Pod, and of the kubeconfig elsewhere.
+    let namespace = kube::Config::infer().await?.default_namespace;
+    let leases = LeaseClient::try_default(namespace).await?;
     let mut stop = signal(SignalKind::terminate())?;
 
     loop {

@@ -12,7 +12,7 @@ use crate::{
 /// By how much two reads of the clocks may differ.
 const PRECISION: Duration = Duration::from_millis(5);
 /// How soon a client has to notice a revocation that its watch can show.
-const NOTICE: Duration = Duration::from_secs(2);
+pub const NOTICE: Duration = Duration::from_secs(2);
 /// How soon a client that was frozen has to report a loss, and one whose belief is that it runs has to end.
 const WAKING: Duration = Duration::from_secs(1);
 /// The most tries to renew within a TTL.

@@ -25,6 +25,8 @@ use crate::{
 mod credentials;
 mod errors;
 mod leak;
+mod locks;
+mod many;
 
 /// How long a client may take to report a loss that has happened.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -100,6 +102,9 @@ scenarios! {
     "granted", "the operator grants less than was asked for", Beside, granted;
     "errors", "grants that can't succeed", Beside, errors::errors;
     "not-granted", "no operator grants the lease", Beside, errors::not_granted;
+    "mutex", "a mutex is released, its holder ended, killed and cut off", Beside, locks::mutex;
+    "election", "leaders resign, one after another", Beside, locks::election;
+    "many", "30 leases in one process, with one watch", Beside, many::many;
     "leak", "1,000 leases kept alive and revoked, 100 at a time", Alone, leak::leak;
     "outage", "the API server is away for longer than the TTL", Together, outage;
 }

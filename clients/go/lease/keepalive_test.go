@@ -151,6 +151,29 @@ func TestARevokedLeaseIsLostAtOnce(t *testing.T) {
 	})
 }
 
+func TestWhatHappensToALeaseBeforeItIsKeptAliveIsNoticed(t *testing.T) {
+	virtual(t, func(t *testing.T, server *fakeapi.Server, client *Client) {
+		// The watch of another lease is open all the time.
+		other := granted(t, client, "other", time.Hour).KeepAlive()
+		revoked, gone := granted(t, client, "revoked", time.Hour), granted(t, client, "gone", time.Hour)
+		server.Change("leases/revoked", map[string]any{"metadata": map[string]any{"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+		server.End("gone")
+		time.Sleep(time.Second)
+		keptRevoked, keptGone := revoked.KeepAlive(), gone.KeepAlive()
+		time.Sleep(time.Second)
+		if reason := reasonOf(t, keptRevoked); reason != Revoked {
+			t.Error(reason)
+		}
+		if reason := reasonOf(t, keptGone); reason != Gone && reason != Ended {
+			t.Error(reason)
+		}
+		if !other.Alive() {
+			t.Error(other.Err())
+		}
+		other.Stop()
+	})
+}
+
 func TestALeaseThatIsDeletedWithoutATraceIsLostAfterOneRenewal(t *testing.T) {
 	virtual(t, func(t *testing.T, server *fakeapi.Server, client *Client) {
 		kept := granted(t, client, "a", time.Hour).KeepAlive()

@@ -31,8 +31,11 @@ type watch struct {
 
 	mu          sync.Mutex
 	subscribers map[string]map[*subscription]struct{}
-	stop        context.CancelFunc
-	linger      *time.Timer
+	// leases are the leases of the client as last seen, and latest is the last version of any of them; nil and 0 before a list.
+	leases map[string]*version
+	latest uint64
+	stop   context.CancelFunc
+	linger *time.Timer
 }
 
 // subscription receives the newest version of one lease. Versions that aren't fetched are replaced by newer ones.
@@ -60,7 +63,7 @@ func newWatch(client *Client) *watch {
 	return &watch{client: client, subscribers: map[string]map[*subscription]struct{}{}}
 }
 
-// subscribe returns a subscription to the lease of this name, which the caller has to close.
+// subscribe returns a subscription to the lease of this name, which the caller has to close. It begins with what was seen last.
 func (w *watch) subscribe(name string) *subscription {
 	s := &subscription{watch: w, name: name, changed: make(chan struct{}, 1)}
 	w.mu.Lock()
@@ -69,6 +72,11 @@ func (w *watch) subscribe(name string) *subscription {
 		w.subscribers[name] = map[*subscription]struct{}{}
 	}
 	w.subscribers[name][s] = struct{}{}
+	if seen := w.leases[name]; seen != nil {
+		s.put(seen)
+	} else if w.leases != nil {
+		s.put(&version{resourceVersion: w.latest})
+	}
 	if w.linger != nil {
 		w.linger.Stop()
 		w.linger = nil
@@ -99,7 +107,7 @@ func (w *watch) stopIfUnused() {
 	defer w.mu.Unlock()
 	if len(w.subscribers) == 0 && w.stop != nil {
 		w.stop()
-		w.stop, w.linger = nil, nil
+		w.stop, w.linger, w.leases, w.latest = nil, nil, nil, 0
 	}
 }
 
@@ -149,16 +157,19 @@ func (w *watch) list(ctx context.Context) (string, error) {
 	if err := w.request(&metav1.ListOptions{ResourceVersion: "0"}).Do(ctx).Into(list); err != nil {
 		return "", err
 	}
-	there := make(map[string]bool, len(list.Items))
-	for i := range list.Items {
-		there[list.Items[i].Name] = true
-		w.forward(&list.Items[i], false)
-	}
 	missing := &version{resourceVersion: parseVersion(list.ResourceVersion)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	w.leases = make(map[string]*version, len(list.Items))
+	for i := range list.Items {
+		w.see(&list.Items[i], false)
+	}
+	w.latest = missing.resourceVersion
 	for name := range w.subscribers {
-		if !there[name] {
+		if w.leases[name] == nil {
 			w.publish(name, missing)
 		}
 	}
@@ -183,29 +194,49 @@ func (w *watch) watchFrom(ctx context.Context, resourceVersion string) (string, 
 		}
 		resourceVersion = lease.ResourceVersion
 		if event.Type != apiwatch.Bookmark {
-			w.forward(lease, event.Type == apiwatch.Deleted)
+			w.forward(ctx, lease, event.Type == apiwatch.Deleted)
 		}
 	}
 	return resourceVersion, nil
 }
 
-// forward gives a version to the subscribers of its lease.
-func (w *watch) forward(lease *v1alpha1.Lease, gone bool) {
+// forward takes in an event, unless the watch was stopped meanwhile.
+func (w *watch) forward(ctx context.Context, lease *v1alpha1.Lease, gone bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.publish(lease.Name, &version{lease: lease, gone: gone, resourceVersion: parseVersion(lease.ResourceVersion)})
+	if ctx.Err() == nil {
+		w.see(lease, gone)
+	}
+}
+
+// see remembers a version, and gives it to the subscribers of its lease. The caller has locked the watch.
+func (w *watch) see(lease *v1alpha1.Lease, gone bool) {
+	// The record of who wrote which field is as large as the rest, and isn't needed.
+	lease.ManagedFields = nil
+	seen := &version{lease: lease, gone: gone, resourceVersion: parseVersion(lease.ResourceVersion)}
+	w.latest = seen.resourceVersion
+	if gone {
+		delete(w.leases, lease.Name)
+	} else {
+		w.leases[lease.Name] = seen
+	}
+	w.publish(lease.Name, seen)
 }
 
 // publish gives a version to the subscribers of a lease. The caller has locked the watch.
 func (w *watch) publish(name string, seen *version) {
 	for s := range w.subscribers[name] {
-		s.mu.Lock()
-		s.version = seen
-		s.mu.Unlock()
-		select {
-		case s.changed <- struct{}{}:
-		default:
-		}
+		s.put(seen)
+	}
+}
+
+func (s *subscription) put(seen *version) {
+	s.mu.Lock()
+	s.version = seen
+	s.mu.Unlock()
+	select {
+	case s.changed <- struct{}{}:
+	default:
 	}
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -226,6 +227,20 @@ def test_each_attempt_has_a_new_renew_time_even_after_a_lost_response(world: Wor
     patches = [event["object"]["spec"].get("renewTime") for _, _, event in world.api.events]
     times = [text for text in patches if text]
     assert len(set(times)) == len(times)
+
+
+def test_leases_that_were_stopped_leave_nothing_behind(world: World) -> None:
+    holder = Holder(world, ttl=3600)
+    stopped: weakref.WeakSet[Kept] = weakref.WeakSet()
+    for number in range(1000):
+        held = world.finish(_leases.grant(SCOPE, f"b-{number}", {"ttlSeconds": 3600}, {}, 15.0), 0.1)
+        kept = Kept(held, None, True, lambda _: None)
+        stopped.add(kept)
+        holder.keeper.add(kept)
+        holder.keeper.remove(kept)
+        del kept
+    assert len(stopped) == 0
+    assert len(holder.keeper._queue) < 100
 
 
 def test_the_queue_does_not_grow(world: World) -> None:

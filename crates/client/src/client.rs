@@ -1,6 +1,6 @@
 //! Requests for the leases of one namespace.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
@@ -15,6 +15,7 @@ use serde_json::Value;
 use super::{
     error::Error,
     http::{self, TimedResponse},
+    informer::{Informer, Subscription},
 };
 
 /// The default field manager of a client's writes.
@@ -24,12 +25,16 @@ pub const FIELD_MANAGER: &str = "kubectl-lease";
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A client for the leases of one namespace. Cheap to clone.
+///
+/// All leases that a client and its clones grant and keep alive share one watch, so a program needs one for each namespace. The
+/// watch selects them by the label `lessor.dev/client`.
 #[derive(Clone)]
 pub struct LeaseClient {
     client: Client,
     namespace: String,
     field_manager: String,
     timeout: Duration,
+    informer: Arc<Informer>,
 }
 
 impl LeaseClient {
@@ -51,7 +56,8 @@ impl LeaseClient {
     /// repeats renewals by itself, and obeys `Retry-After` as far as the deadline of the lease allows.
     pub fn new(client: Client, namespace: impl Into<String>) -> Self {
         let field_manager = FIELD_MANAGER.to_owned();
-        Self { client, namespace: namespace.into(), field_manager, timeout: REQUEST_TIMEOUT }
+        let (timeout, informer) = (REQUEST_TIMEOUT, Arc::new(Informer::new()));
+        Self { client, namespace: namespace.into(), field_manager, timeout, informer }
     }
 
     /// Sets the field manager of writes.
@@ -73,6 +79,15 @@ impl LeaseClient {
 
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    pub(super) fn informer(&self) -> &Arc<Informer> {
+        &self.informer
+    }
+
+    /// Subscribes to a lease that this client creates.
+    pub(super) fn subscribe(&self, name: &str) -> Subscription {
+        self.informer.subscribe(|| self.api(), name)
     }
 
     /// Revokes a lease: ends it now, even if it has another holder. Everything attached is deleted, and the lease last.

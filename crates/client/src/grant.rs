@@ -1,16 +1,25 @@
 //! Granting a lease: creating it, and waiting until the primary has granted it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use lessor_api::{
     AfterExpiry, Lease, LeaseSpec, RenewFrom,
     lease::{MAX_SECONDS, condition, reason},
 };
+use tokio::time::{sleep, timeout};
 
-use super::{client::LeaseClient, error::Error, lease::HeldLease, watch};
+use super::{
+    client::LeaseClient,
+    error::Error,
+    informer::Subscription,
+    lease::{HeldLease, resource_version},
+};
 
 /// The default time to wait for a grant.
 const DEFAULT_WAIT: Duration = Duration::from_secs(15);
+
+/// How often a lease is read while the watch shows nothing of it, as without the right to watch.
+const READ_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The lease to grant. Durations are rounded up to whole seconds.
 ///
@@ -103,18 +112,13 @@ impl LeaseClient {
     /// [`LeaseClient::wait_gone`]. [`Error::NotGranted`] if the primary doesn't grant it in time; the object exists then,
     /// and may be granted and expire later. After [`Error::NoResponse`] it may have been created or not.
     pub async fn grant(&self, grant: &Grant) -> Result<HeldLease, Error> {
-        let mut response = self.create(&grant.lease()).await?;
-        let uid = response.object.metadata.uid.clone();
-        let granted = watch::wait_for(self, &grant.name, |lease| match lease {
-            Some(lease) if lease.metadata.uid != uid => Some(Err(Error::Replaced)),
-            Some(lease) if lease.is_ended() || lease.metadata.deletion_timestamp.is_some() => {
-                Some(Err(Error::Ended))
-            }
-            Some(lease) => has_started(lease).then(|| Ok(lease.clone())),
-            None => Some(Err(Error::Ended)),
-        });
-        response.object = match tokio::time::timeout(grant.wait, granted).await {
-            Ok(lease) => lease??,
+        let mut lease = grant.lease();
+        self.informer().label(&mut lease);
+        // From before the creation, so that no version is missed.
+        let versions = self.subscribe(&grant.name);
+        let mut response = self.create(&lease).await?;
+        response.object = match timeout(grant.wait, self.granted(&response.object, &versions)).await {
+            Ok(granted) => Arc::unwrap_or_clone(granted?),
             Err(_) => return Err(Error::NotGranted { lease: grant.name.clone(), waited: grant.wait }),
         };
         let mut held = HeldLease::new(self.clone(), response)?;
@@ -123,6 +127,31 @@ impl LeaseClient {
             held.renew().await?;
         }
         Ok(held)
+    }
+
+    /// Waits until the primary has granted a lease that was created.
+    async fn granted(&self, created: &Lease, versions: &Subscription) -> Result<Arc<Lease>, Error> {
+        let name = created.metadata.name.as_deref().unwrap_or_default();
+        loop {
+            let seen = tokio::select! {
+                // The watch may show an earlier lease of this name.
+                seen = versions.next() => seen.filter(|seen| resource_version(seen) > resource_version(created)),
+                () = sleep(READ_INTERVAL) => match self.read(name).await {
+                    Ok(response) => Some(Arc::new(response.object)),
+                    Err(Error::NotFound(_)) => return Err(Error::Ended),
+                    Err(error) if !error.is_temporary() => return Err(error),
+                    Err(_) => None,
+                },
+            };
+            match seen {
+                Some(seen) if seen.metadata.uid != created.metadata.uid => return Err(Error::Replaced),
+                Some(seen) if seen.is_ended() || seen.metadata.deletion_timestamp.is_some() => {
+                    return Err(Error::Ended);
+                }
+                Some(seen) if has_started(&seen) => return Ok(seen),
+                _ => {}
+            }
+        }
     }
 }
 

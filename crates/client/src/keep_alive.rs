@@ -1,16 +1,21 @@
 //! Renewing a lease in the background, and reporting its loss at once.
 
-use std::{
-    future::Future,
-    pin::{Pin, pin},
-    time::Duration,
-};
+use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
-use futures::{Stream, StreamExt, future, stream};
+use futures::{
+    StreamExt, future,
+    stream::{self, BoxStream},
+};
 use lessor_api::{Lease, lease::ENDED_MESSAGE};
 use tokio::{sync::watch as channel, task::JoinHandle};
 
-use super::{boot_instant::BootInstant, error::Error, lease::HeldLease, watch};
+use super::{
+    boot_instant::BootInstant,
+    error::Error,
+    informer::Seen,
+    lease::{HeldLease, resource_version},
+    watch,
+};
 
 /// The delay after the first failed renewal. It doubles with each further one.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
@@ -28,8 +33,8 @@ pub struct KeepAliveOptions {
     /// How long before the deadline a lease that can't be renewed counts as lost: the time that the holder needs to stop the
     /// work that the lease protects. Default: a tenth of the TTL, and at most one second.
     pub margin: Option<Duration>,
-    /// Whether to watch the lease, so that a revocation is noticed at once and not by the next renewal. It costs one watch.
-    /// Default: true.
+    /// Whether to watch the lease, so that a revocation is noticed at once and not by the next renewal. All leases that a
+    /// [`LeaseClient`](super::LeaseClient) has granted share one watch; one that it renews by its name has its own. Default: true.
     pub watch: bool,
 }
 
@@ -252,7 +257,7 @@ struct Renewer {
 
 /// What a watched version of the lease means to its holder.
 enum WatchFinding {
-    /// The terms of the lease have changed. A renewal returns the TTL that is granted now.
+    /// The terms of the lease have changed, or it may be gone. A renewal returns the TTL that is granted now, or fails.
     Changed,
     Lost(LossReason),
 }
@@ -264,7 +269,7 @@ impl Renewer {
     }
 
     async fn renew_until_lost(&mut self) -> LossReason {
-        let mut versions = pin!(versions(&self.lease, self.options.watch));
+        let mut versions = versions(&self.lease, self.options.watch);
         let mut next = self.next_renewal();
         loop {
             if let Err(reason) = self.run_while_alive(&mut versions, next.reached(), true).await {
@@ -288,7 +293,7 @@ impl Renewer {
     /// Runs `work` until it completes or the lease is lost. `None` if `stop_on_change` is set and the lease was changed.
     async fn run_while_alive<T>(
         &mut self,
-        versions: &mut Pin<&mut impl Stream<Item = Option<Lease>>>,
+        versions: &mut BoxStream<'_, Seen>,
         work: impl Future<Output = T>,
         stop_on_change: bool,
     ) -> Result<Option<T>, LossReason> {
@@ -297,7 +302,7 @@ impl Renewer {
         loop {
             tokio::select! {
                 biased;
-                Some(version) = versions.next() => match self.examine(version) {
+                Some(seen) = versions.next() => match self.examine(seen) {
                     Some(WatchFinding::Lost(reason)) => return Err(reason),
                     Some(WatchFinding::Changed) if stop_on_change => return Ok(None),
                     // The API server may have accepted the renewal in flight before the change, so renew again.
@@ -311,8 +316,8 @@ impl Renewer {
     }
 
     /// What a watched version of the lease means to its holder.
-    fn examine(&self, version: Option<Lease>) -> Option<WatchFinding> {
-        let Some(version) = version else { return Some(WatchFinding::Lost(LossReason::Gone)) };
+    fn examine(&self, seen: Seen) -> Option<WatchFinding> {
+        let Some(version) = seen else { return Some(WatchFinding::Changed) };
         // The watch may lag behind this task's renewals.
         if resource_version(&version) <= resource_version(self.lease.lease()) {
             return None;
@@ -367,16 +372,21 @@ impl Renewer {
     }
 }
 
-/// The watched versions of a lease. Errors of the watch are skipped, because renewals find the same out later.
-fn versions(lease: &HeldLease, watch: bool) -> impl Stream<Item = Option<Lease>> + use<> {
-    let changes = watch.then(|| watch::changes(lease.client(), lease.name()));
-    let versions = stream::iter(changes).flatten().filter_map(|change| future::ready(change.ok()));
-    versions.chain(stream::pending())
-}
-
-/// `metadata.resourceVersion`, which only increases.
-fn resource_version(lease: &Lease) -> u64 {
-    lease.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or_default()
+/// The watched versions of a lease: by the watch that all leases of its client share, if it has granted the lease. Errors of
+/// the watch are skipped, because renewals find the same out later.
+fn versions(lease: &HeldLease, watch: bool) -> BoxStream<'static, Seen> {
+    let client = lease.client();
+    if !watch {
+        stream::pending().boxed()
+    } else if client.informer().selects(lease.lease()) {
+        let subscription = client.subscribe(lease.name());
+        stream::unfold(subscription, async |subscription| Some((subscription.next().await, subscription)))
+            .boxed()
+    } else {
+        let changes = watch::changes(client, lease.name());
+        let versions = changes.filter_map(|change| future::ready(change.ok()));
+        versions.map(|lease| lease.map(Arc::new)).chain(stream::pending()).boxed()
+    }
 }
 
 /// The fields that determine when a lease ends, except renewals.

@@ -131,3 +131,8 @@ fn renewal(previous: Option<&str>, uid: Option<&str>) -> Value {
     }
     patch
 }
+
+/// `metadata.resourceVersion`, which only increases.
+pub(super) fn resource_version(lease: &Lease) -> u64 {
+    lease.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or_default()
+}

@@ -8,6 +8,7 @@ pub mod concurrency;
 mod error;
 mod grant;
 mod http;
+mod informer;
 mod keep_alive;
 mod lease;
 mod snapshot;

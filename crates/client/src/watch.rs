@@ -1,4 +1,4 @@
-//! Watching one lease.
+//! Watching one lease by its name, whoever has granted it.
 
 use std::{pin::pin, time::Duration};
 
@@ -34,39 +34,6 @@ pub(super) fn changes(
         })
 }
 
-/// Waits until `condition` returns a value. Polls if the right to watch is missing.
-pub(super) async fn wait_for<T>(
-    leases: &LeaseClient,
-    name: &str,
-    mut condition: impl FnMut(Option<&Lease>) -> Option<T>,
-) -> Result<T, Error> {
-    let mut changes = pin!(changes(leases, name));
-    while let Some(change) = changes.next().await {
-        match change {
-            Ok(lease) => {
-                if let Some(value) = condition(lease.as_ref()) {
-                    return Ok(value);
-                }
-            }
-            Err(Error::Forbidden(_)) => break,
-            Err(error) if !error.is_temporary() => return Err(error),
-            Err(_) => {}
-        }
-    }
-    loop {
-        let lease = match leases.read(name).await {
-            Ok(response) => Some(Some(response.object)),
-            Err(Error::NotFound(_)) => Some(None),
-            Err(error) if !error.is_temporary() => return Err(error),
-            Err(_) => None,
-        };
-        if let Some(value) = lease.and_then(|lease| condition(lease.as_ref())) {
-            return Ok(value);
-        }
-        tokio::time::sleep(POLL_INTERVAL).await;
-    }
-}
-
 impl LeaseClient {
     /// Checks that the API server serves streaming lists, without which the operator doesn't work.
     ///
@@ -86,6 +53,22 @@ impl LeaseClient {
     /// # Errors
     /// Errors that don't pass by themselves: see [`Error::is_temporary`].
     pub async fn wait_gone(&self, name: &str) -> Result<(), Error> {
-        wait_for(self, name, |lease| lease.is_none().then_some(())).await
+        let mut changes = pin!(changes(self, name));
+        while let Some(change) = changes.next().await {
+            match change {
+                Ok(None) => return Ok(()),
+                Err(Error::Forbidden(_)) => break,
+                Err(error) if !error.is_temporary() => return Err(error),
+                Ok(Some(_)) | Err(_) => {}
+            }
+        }
+        // Without the right to watch.
+        loop {
+            match self.read(name).await {
+                Err(Error::NotFound(_)) => return Ok(()),
+                Err(error) if !error.is_temporary() => return Err(error),
+                Ok(_) | Err(_) => tokio::time::sleep(POLL_INTERVAL).await,
+            }
+        }
     }
 }

@@ -27,6 +27,8 @@ PAGE_SIZE = 500
 MIN_TIMEOUT = 0.05
 #: The shortest pause after a failure, in seconds.
 MIN_PAUSE = 0.05
+#: How many outdated entries a queue may have beside as many as there are leases.
+SPARE_ENTRIES = 64
 #: The longest time between two looks at the clock, because timers don't run while the machine is suspended.
 READ_INTERVAL = 1.0
 
@@ -168,7 +170,8 @@ class Keeper:
 
     def __init__(self) -> None:
         self.kept: dict[str, Kept] = {}
-        self._queue: list[tuple[float, int, Kept]] = []
+        #: When to look at the lease of a name. Entries with another ticket than their lease are outdated.
+        self._queue: list[tuple[float, int, str]] = []
         self._tickets = itertools.count(1)
 
     def add(self, kept: Kept) -> None:
@@ -192,14 +195,19 @@ class Keeper:
                 del self.kept[kept.held.name]
         else:
             kept.ticket = next(self._tickets)
-            heapq.heappush(self._queue, (kept.wake_at, kept.ticket, kept))
+            heapq.heappush(self._queue, (kept.wake_at, kept.ticket, kept.held.name))
+        # An entry of a lease with a long TTL would stay long after the lease.
+        if len(self._queue) > 2 * len(self.kept) + SPARE_ENTRIES:
+            self._queue = [(kept.wake_at, kept.ticket, name) for name, kept in self.kept.items()]
+            heapq.heapify(self._queue)
 
     def poll(self, now: float) -> list[Kept]:
         """The leases to be renewed now, the most urgent first. Reports those that are lost."""
         due = []
         while self._queue and self._queue[0][0] <= now:
-            _, ticket, kept = heapq.heappop(self._queue)
-            if ticket != kept.ticket:
+            _, ticket, name = heapq.heappop(self._queue)
+            kept = self.kept.get(name)
+            if kept is None or ticket != kept.ticket:
                 continue  # Something has changed since.
             if kept.is_due(now):
                 due.append(kept)

@@ -92,6 +92,11 @@ impl Session {
         self.0.is_valid()
     }
 
+    /// Until when the session is valid without another renewal of its lease: the deadline, less the margin.
+    pub fn valid_until(&self) -> BootInstant {
+        self.0.alive.alive_until()
+    }
+
     /// Waits until the session is lost, and returns the reason: etcd's `Done`. After [`Session::close`] it waits for ever.
     pub async fn lost(&self) -> LossReason {
         self.0.alive.lost().await

@@ -7,11 +7,15 @@ use lessor_client::{AttachTarget, BootInstant, Error, Grant, HeldLease, KeepAliv
 use lessor_conformance::{
     clock::Moment,
     protocol::{Acquired, Attachment, Belief, ClientError, Command, Group, Subject},
-    serve::{self, Client, Output, answer, done, unsupported},
+    serve::{self, Client, Output, answer, done},
 };
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::{sync::oneshot, task::JoinHandle};
+
+use crate::locks::Locks;
+
+mod locks;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
@@ -19,15 +23,18 @@ async fn main() -> anyhow::Result<ExitCode> {
     let holder = std::env::var("HOLDER").unwrap_or_else(|_| "adapter".to_owned());
     let leases = LeaseClient::try_default(namespace).await?.with_field_manager(&holder);
     let output = Output::new();
-    let adapter = Adapter { leases, holder, held: Mutex::default(), output: output.clone() };
+    let locks = Locks::new(leases.clone(), holder.clone(), output.clone());
+    let adapter = Adapter { leases, holder, held: Mutex::default(), locks, output: output.clone() };
     let name = concat!("lessor-client ", env!("CARGO_PKG_VERSION")).to_owned();
-    Ok(serve::serve(name, vec![Group::Lease, Group::Attach], Arc::new(adapter), output).await?)
+    let can = vec![Group::Lease, Group::Attach, Group::Mutex, Group::Election];
+    Ok(serve::serve(name, can, Arc::new(adapter), output).await?)
 }
 
 struct Adapter {
     leases: LeaseClient,
     holder: String,
     held: Mutex<HashMap<String, Arc<Held>>>,
+    locks: Locks,
     output: Output,
 }
 
@@ -37,10 +44,33 @@ enum Held {
     Kept(Arc<KeepAlive>, Mutex<Option<Reporter>>),
 }
 
-/// Reports the loss of a lease.
+/// Reports a loss, unless it's stopped before.
 struct Reporter {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
+}
+
+impl Reporter {
+    fn start(
+        output: Output,
+        subject: Subject,
+        lost: impl Future<Output = LossReason> + Send + 'static,
+    ) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(async move {
+            tokio::select! {
+                _ = stopped => {}
+                reason = lost => output.lost(subject, word(&reason), reason),
+            }
+        });
+        Self { stop, task }
+    }
+
+    async fn stop(self) {
+        // It may have reported the loss and ended.
+        let _ = self.stop.send(());
+        let _ = self.task.await;
+    }
 }
 
 impl Held {
@@ -55,10 +85,8 @@ impl Held {
     async fn stop(self: Arc<Self>) {
         let Self::Kept(_, reporter) = &*self else { return };
         let reporter = reporter.lock().take();
-        if let Some(Reporter { stop, task }) = reporter {
-            // It may have reported the loss and ended.
-            let _ = stop.send(());
-            let _ = task.await;
+        if let Some(reporter) = reporter {
+            reporter.stop().await;
         }
     }
 }
@@ -72,24 +100,33 @@ impl Client for Adapter {
             Command::Attach(attachment) => self.attach(attachment, true).await,
             Command::Detach(attachment) => self.attach(attachment, false).await,
             Command::Status(Subject::Lease(lease)) => self.status(&lease),
-            _ => unsupported(),
+            Command::Status(subject) => self.locks.status(&subject),
+            Command::Lock { mutex, ttl, wait } => self.locks.lock(mutex, ttl, wait).await,
+            Command::TryLock { mutex, ttl } => self.locks.try_lock(mutex, ttl).await,
+            Command::Unlock { mutex } => self.locks.release(&Subject::Mutex(mutex)).await,
+            Command::Campaign { election, ttl, value, wait } => {
+                self.locks.campaign(election, ttl, &value, wait).await
+            }
+            Command::Leader { election } => self.locks.leader(election).await,
+            Command::Resign { election } => self.locks.release(&Subject::Election(election)).await,
         }
     }
 
     fn has_lost(&self) -> bool {
-        self.held.lock().values().any(|held| matches!(&**held, Held::Kept(alive, _) if !alive.is_alive()))
+        let has_lost = |held: &Arc<Held>| matches!(&**held, Held::Kept(alive, _) if !alive.is_alive());
+        self.held.lock().values().any(has_lost) || self.locks.has_lost()
     }
 
     async fn release_all(&self) {
         let held: Vec<_> = self.held.lock().drain().collect();
-        futures::future::join_all(held.iter().map(async |(name, held)| {
+        let leases = futures::future::join_all(held.iter().map(async |(name, held)| {
             let lease = held.lease();
             Arc::clone(held).stop().await;
             if let Err(error) = lease.revoke().await {
                 report(format_args!("{name} can't be revoked: {error}"));
             }
-        }))
-        .await;
+        }));
+        futures::join!(leases, self.locks.release_all());
     }
 }
 
@@ -112,15 +149,9 @@ impl Adapter {
         let mut held = self.held.lock();
         let granted = held.get(&name).map(|held| held.lease()).ok_or_else(not_held)?;
         let alive = Arc::new(granted.keep_alive());
-        let (output, reported, subject) = (self.output.clone(), Arc::clone(&alive), name.clone());
-        let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(async move {
-            tokio::select! {
-                _ = stopped => {}
-                reason = reported.lost() => output.lost(Subject::Lease(subject), word(&reason), reason),
-            }
-        });
-        held.insert(name, Arc::new(Held::Kept(alive, Mutex::new(Some(Reporter { stop, task })))));
+        let (reported, subject) = (Arc::clone(&alive), Subject::Lease(name.clone()));
+        let reporter = Reporter::start(self.output.clone(), subject, async move { reported.lost().await });
+        held.insert(name, Arc::new(Held::Kept(alive, Mutex::new(Some(reporter)))));
         done()
     }
 
