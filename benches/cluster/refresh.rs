@@ -53,7 +53,7 @@ pub(crate) async fn measure(bed: &Bed, table: &mut Table) {
         bed.leases().delete_collection(&Default::default(), &ListParams::default()).await.expect("deletions");
         let sweepers = three(bed, &[]).await;
         crate::costs::left(bed, 0).await;
-        // In order: nobody takes over from one that was killed as long as there is nothing to do.
+        // In order: no replica takes over from one that was killed as long as there is nothing to do.
         for replica in &sweepers {
             replica.process.stop().await.expect("it stops");
         }

@@ -22,7 +22,7 @@ for binary in "$binaries"/kubectl-lease-*-*; do
   work=$(mktemp -d)
   install -m 755 "$binary" "$work/kubectl-lease"
   cp "$here/../../LICENSE" "$work/"
-  # The same bytes from the same files, whoever packs them and when.
+  # The same bytes from the same files, on any machine and at any time.
   tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -C "$work" -c kubectl-lease LICENSE | gzip -n > "$out/$archive"
   rm -r "$work"
   cat >> "$manifest" <<YAML

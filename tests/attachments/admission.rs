@@ -1,4 +1,4 @@
-//! The admission policy, for users with narrow rights: nobody gains power by an attachment, and what can't be understood is
+//! The admission policy, for users with narrow rights: no user gains power by an attachment, and what can't be understood is
 //! refused when it is written.
 
 use std::process::Command;

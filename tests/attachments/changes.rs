@@ -1,4 +1,4 @@
-//! Changes of mind: whoever detaches, moves or makes anew wins over a removal that is on its way already.
+//! Changes of mind: a user who detaches, moves or re-creates an object wins over a removal that is on its way already.
 
 use futures::future::join_all;
 use lessor_kit::world::World;

@@ -1,4 +1,4 @@
-//! Kinds that aren't there, may not be seen, or are served by an API that fails: said once, retried, and in nobody's way.
+//! Kinds that aren't there, may not be seen, or are served by an API that fails: reported once, retried, and in the way of no other.
 
 use std::time::Duration;
 

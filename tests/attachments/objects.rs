@@ -155,7 +155,7 @@ async fn a_key_that_an_apply_manager_owns_goes_and_comes_back_only_when_it_appli
     world.wait_gone("lease").await;
     let left = maps.wait_parts("applied", &["b"]).await;
     assert_eq!(annotations_of(&left), json!({}));
-    // Whoever applies it again attaches it again, to a lease that isn't there: it waits.
+    // A user who applies it again attaches it again, to a lease that isn't there: it waits.
     let again = apply().await;
     assert_eq!(maps.parts(&again), ["a", "b"]);
     world.wait_event("applied", "AttachmentPending").await;

@@ -60,7 +60,7 @@ async fn is_attached(things: &Things, name: &str) -> bool {
     annotations_of(&object).as_object().is_some_and(|all| all.keys().any(|key| key.contains("lessor.dev")))
 }
 
-/// The subresources of a kind that the API server lets somebody write by this verb.
+/// The subresources of a kind that the API server lets a user write by this verb.
 async fn written(world: &World, things: &Things, verb: &str) -> Vec<String> {
     let ApiResource { group, version, plural, .. } = &things.resource;
     let listed = match group.as_str() {
@@ -148,7 +148,7 @@ async fn no_subresource_lets_a_user_attach_an_object_they_may_not_delete() {
             })
             .await;
             println!("{way}: attaches: {attaches}; {:?}", patched.as_ref().err());
-            assert!(!is_attached(things, &users).await, "{way} attaches for somebody who may not delete");
+            assert!(!is_attached(things, &users).await, "{way} attaches for a user who may not delete");
             if attaches {
                 assert_refused(patched, "needs the right to delete it");
                 assert_refused(keyed, "needs the right to update it");

@@ -33,7 +33,7 @@ impl Things {
         Self::of(world, GroupVersionKind::gvk("", "v1", "Pod"), "spec")
     }
 
-    /// The same things, as somebody else sees them.
+    /// The same things, as another user sees them.
     pub(crate) fn by(mut self, client: Client, namespace: &str) -> Self {
         self.api = Api::namespaced_with(client, namespace, &self.resource);
         self

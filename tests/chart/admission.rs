@@ -43,7 +43,7 @@ async fn a_lease_has_its_finalizer_from_its_creation_on_and_keeps_it() {
     let detached = release.leases().patch("kept", &detach, &none).await.expect("a lease");
     assert_eq!(detached.metadata.finalizers, None);
 
-    // A lease that is being deleted loses it, whoever takes it away.
+    // A lease that is being deleted may lose it by any user.
     release.lease("deleted", json!({"ttlSeconds": 1})).await;
     release.leases().delete("deleted", &DeleteParams::default()).await.expect("a deletion");
     release.leases().patch("deleted", &PatchParams::default(), &none).await.expect("a lease");

@@ -84,7 +84,7 @@ async fn the_counts_are_those_of_what_was_done() {
     let term = samples["lessor_term"];
     assert!(term >= 1.0, "{term}");
 
-    // Whoever follows has done nothing, and sees the same.
+    // A follower has done nothing, and observes the same.
     let samples = scrape(&follower).await;
     assert_eq!(samples["lessor_is_primary"], 0.0);
     assert_eq!(samples["lessor_term"], term);
@@ -118,7 +118,7 @@ async fn a_deletion_that_did_not_happen_is_not_counted() {
     assert_eq!(samples["lessor_removals_total{what=\"key\"}"], 0.0);
     assert_eq!(samples["lessor_releases_total"], 0.0);
 
-    // Now it goes, and the other one too: deleted by somebody else, that is no removal of ours.
+    // Now it goes, and the other one too: deleted by another user, that is no removal of ours.
     let none = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     release.maps().patch("stays", &PatchParams::default(), &none).await.expect("no finalizer");
     wait_for(&operator, "lessor_removals_total{what=\"object\"}", 1.0).await;

@@ -179,7 +179,7 @@ impl Life<'_> {
         }
     }
 
-    /// Somebody else seems to lead, and no more: the operator leads again, and that Event is patched too.
+    /// Another replica seems to lead, and then none: the operator leads again, and that Event is patched too.
     async fn the_lead_is_taken_away(&self) {
         let lessors: Api<Lessor> = Api::all(self.world.client.clone());
         while self.matters(|lacks| lacks.group == "events.k8s.io") {

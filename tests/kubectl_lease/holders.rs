@@ -7,10 +7,7 @@ use lessor_client::{
     LossReason,
 };
 use lessor_cluster::proxy::Proxy;
-use lessor_kit::{
-    world::AGENT,
-    world::{PATIENCE, World, until},
-};
+use lessor_kit::world::{AGENT, PATIENCE, World, until};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
@@ -25,7 +22,7 @@ pub(crate) fn leases(world: &World) -> LeaseClient {
 
 /// A TTL whose renewals come in time on a machine that is busy with other tests, in seconds.
 const TTL: u64 = 8;
-/// Longer than that: whoever lives then was renewed.
+/// Longer than that: a lease that lives then was renewed.
 const LIFE: Duration = Duration::from_secs(12);
 
 async fn granted(world: &World, name: &str, ttl: u64) -> HeldLease {
@@ -251,7 +248,7 @@ async fn a_name_that_is_taken_is_refused_until_its_lease_is_gone() {
 async fn a_grant_without_an_operator_times_out_with_an_explanation() {
     let world = World::new("alone").await;
     let grant = Grant::new("alone", SECOND * 30).wait(SECOND);
-    let error = leases(&world).grant(&grant).await.expect_err("nobody to grant it");
+    let error = leases(&world).grant(&grant).await.expect_err("no operator to grant it");
     assert!(matches!(error, Error::NotGranted { .. }), "{error:?}");
     assert!(error.to_string().contains("kubectl lease status"), "{error}");
     let renewed = leases(&world).renew("alone").await;

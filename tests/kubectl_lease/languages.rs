@@ -131,7 +131,7 @@ pub(crate) async fn holds(language: &str, program: impl Fn(&Proxy, &Path) -> Com
     world.wait_keys("endpoints", &[]).await;
     world.wait_gone("web-1").await;
 
-    // Revoked by somebody else.
+    // Revoked by another user.
     let service = start("web-2");
     says(&service, "renewed").await;
     world.revoke("web-2").await;

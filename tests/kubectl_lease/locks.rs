@@ -141,7 +141,7 @@ async fn a_leader_publishes_values_under_one_token_until_it_resigns() {
     let other = timeout(PATIENCE, campaign).await.expect("in time").expect("no panic").expect("a leadership");
     assert!(other.token() > token);
     assert_eq!(next(&mut seen).await.value, "10.0.0.3");
-    // Somebody deletes the object: the leader learns of it by its next proclamation.
+    // A user deletes the object: the leader notices by its next proclamation.
     world.delete_map(other.key()).await;
     let refused = other.proclaim("10.0.0.4").await;
     assert!(matches!(refused, Err(LockError::NotLeader)), "{refused:?}");

@@ -65,7 +65,7 @@ impl Terminal {
         let keyboard = File::from(keyboard);
         let screen = Arc::new(Mutex::new(Vec::new()));
         let (mut light, shown) = (keyboard.try_clone().expect("a screen"), Arc::clone(&screen));
-        // Ends with an error when nobody has the line open any more.
+        // Ends with an error when no process has the line open any more.
         std::thread::spawn(move || {
             let mut buffer = [0; 1024];
             while let Ok(count) = light.read(&mut buffer) {

@@ -1,4 +1,4 @@
-//! Holders: whoever keeps leases alive.
+//! Holders, which keep leases alive.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A grant that reaches the API server long after it was sent counts from then, whoever knows of it (P1).
+//! A grant that reaches the API server long after it was sent counts from then, for every replica (P1).
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn a_grant_that_arrives_when_its_sender_is_dead_counts_from_then() {
     let late = recorded.duration_since(named);
     assert!(late.unsigned_abs() > TTL, "it was late by {late:?} only");
 
-    // Nobody has seen that. Whoever comes now writes its status, too.
+    // No replica has observed that. One that starts now writes its status, too.
     replicas.restart(0);
     replicas.config_map("with-late", json!({"lessor.dev/lease": "late"}), &["a"]).await;
     let counted = within(PATIENCE, "what is attached is counted", async || {
@@ -45,7 +45,7 @@ async fn a_grant_that_arrives_when_its_sender_is_dead_counts_from_then() {
     .await;
     assert_eq!(granted(&counted).map(|(_, recorded)| recorded), Some(recorded), "later writes move it");
     replicas.wait_gone("late").await;
-    let figures = replicas.check(format_args!("granted {late:?} after it was asked for, and nobody knew"));
+    let figures = replicas.check(format_args!("granted {late:?} after it was asked for, unobserved"));
     assert_eq!(figures.expired, 1, "{figures}");
 }
 

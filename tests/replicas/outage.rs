@@ -166,7 +166,7 @@ async fn outage(
         ),
     );
     assert_eq!(ended, 0, "a holder was told that its lease has ended");
-    assert!(failed > 0, "nobody noticed an outage");
+    assert!(failed > 0, "no holder noticed an outage");
     assert_eq!(figures.expired, LEFT);
 }
 

@@ -80,7 +80,7 @@ async fn replicas_with_different_settings_do_not_fight() {
     replicas.wait_gone("short").await;
     let short = asked.elapsed();
     assert!(short > Duration::from_secs(7), "it was granted for 8 s and ended after {short:?}");
-    assert_eq!(replicas.primary_now().await, 0, "nobody takes over for a lease that is not due");
+    assert_eq!(replicas.primary_now().await, 0, "no replica takes over for a lease that is not due");
 
     // Each of them is primary in turn.
     for primary in [0, 1, 0, 1] {

@@ -21,7 +21,7 @@ fn storm(seed: u64) -> Faults {
     [500, 503, 409].into_iter().fold(faults, |faults, status| faults.answer(status, 0.02))
 }
 
-/// Leases that nobody renews. Half of them take a whole object each, the others keys of shared objects.
+/// Leases without a holder. Half of them take a whole object each, the others keys of shared objects.
 const LEFT: usize = 1000;
 /// How many of these are made in the storm.
 const IN_STORM: usize = 200;

@@ -1,4 +1,4 @@
-//! Leases that can't be ended or released are nobody's fault: the primary stays.
+//! Leases that can't be ended or released are no fault of the primary: it stays.
 
 use std::time::Duration;
 
@@ -180,7 +180,7 @@ async fn deny_status_by(replicas: &Replicas, is_one: &str, first: &str) {
                 "apiGroups": ["lessor.dev"], "apiVersions": ["*"], "resources": ["leases/status"], "operations": ["UPDATE"],
             }]},
             "matchConditions": [{"name": "named", "expression": format!("{in_namespace} && ({is_one})")}],
-            "validations": [{"expression": "false", "message": "the status of this lease is nobody's to write"}],
+            "validations": [{"expression": "false", "message": "no user may write the status of this lease"}],
         },
     }))
     .expect("a policy");
@@ -195,7 +195,7 @@ async fn deny_status_by(replicas: &Replicas, is_one: &str, first: &str) {
         let dry = PatchParams { dry_run: true, ..holder() };
         let patch = Patch::Merge(json!({"status": {"attached": {"objects": 1}}}));
         let answer = replicas.leases().patch_status(first, &dry, &patch).await;
-        answer.is_err_and(|error| error.to_string().contains("nobody's to write")).then_some(())
+        answer.is_err_and(|error| error.to_string().contains("no user may write")).then_some(())
     })
     .await;
 }
@@ -218,7 +218,7 @@ async fn an_absurd_term_is_reported_and_blocks_no_replica() {
     replicas.wait_gone("due").await;
     replicas.granted("after", json!({"ttlSeconds": 2})).await;
     replicas.wait_gone("after").await;
-    // For a while, with nothing else to do, nobody tries to take over for it.
+    // For a while, with nothing else to do, no replica tries to take over for it.
     sleep(2 * LEASE_DURATION).await;
     // Deleted, it goes: the namespace has to go too, some day.
     replicas.leases().delete("absurd", &DeleteParams::default()).await.expect("a deletion");
@@ -227,5 +227,5 @@ async fn an_absurd_term_is_reported_and_blocks_no_replica() {
     let figures = replicas.check(format_args!("term {term:?} after one SIGKILL"));
     assert_eq!(terms_since_the_first(&figures), [0, 1]);
     let writes = replicas.writes().resource("lessor.dev", "lessors").requests();
-    assert!(writes <= 10, "{writes} writes of the Lessor for a lease that nobody can write");
+    assert!(writes <= 10, "{writes} writes of the Lessor for a lease that can't be written");
 }

@@ -1,4 +1,4 @@
-//! Somebody deletes what the replicas stand on.
+//! A user deletes what the replicas depend on.
 
 use std::time::Duration;
 

@@ -19,7 +19,7 @@ const OBJECTS: usize = 8;
 const SLOW: &str = "example.com/slow";
 const KEYS: [&str; 3] = ["a", "b", "c"];
 
-/// Whoever holds the lease of one name.
+/// The holder of the lease of one name.
 #[derive(Debug)]
 pub(crate) struct Holder {
     namespace: &'static str,
@@ -96,7 +96,7 @@ impl Holder {
         let released = lease["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
         if held.quit || deleting || ended {
             if ended && !deleting && released && random.percent(30) {
-                // One that was retained: somebody has looked at it.
+                // One that was retained: a user has looked at it.
                 call("delete", json!({}));
             }
             let lost = ended && !deleting && !held.quit && !held.capped;

@@ -20,7 +20,7 @@ const PODS: [&str; 2] = ["pod-1", "pod-2"];
 /// How often a heart beats that always does; its followers live three times as long.
 const BEAT: Duration = Duration::from_secs(5);
 
-/// What somebody in the world knows when it comes to act.
+/// What an actor of the world knows when it comes to act.
 pub(crate) struct Moment<'a> {
     pub(crate) server: &'a mut ApiServer,
     pub(crate) random: &'a mut Random,
@@ -72,7 +72,7 @@ impl Source {
     }
 }
 
-/// Whoever keeps a Lease of coordination.k8s.io.
+/// The holder of a Lease of coordination.k8s.io.
 #[derive(Debug)]
 pub(crate) struct Heart {
     namespace: &'static str,
@@ -132,7 +132,7 @@ impl Heart {
     }
 }
 
-/// Whoever runs a Pod.
+/// The kubelet of a Pod.
 #[derive(Debug)]
 pub(crate) struct Pod {
     name: &'static str,
@@ -185,7 +185,7 @@ impl Pod {
     }
 }
 
-/// Whoever makes a lease that follows something.
+/// The user who makes a lease that follows something.
 #[derive(Debug)]
 pub(crate) struct Follower {
     name: String,
@@ -321,7 +321,7 @@ fn is_granted(server: &ApiServer, name: &Value) -> bool {
     lease.is_some_and(|lease| lease.pointer("/status/specGeneration").is_some())
 }
 
-/// Something to follow that may fail, or that nobody has ever seen.
+/// Something to follow that may fail, or that has never existed.
 fn renew_from(moment: &mut Moment<'_>, leases: &[usize]) -> Value {
     let random = &mut *moment.random;
     match random.below(10) {

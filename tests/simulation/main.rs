@@ -24,7 +24,7 @@ use std::{
 use parking_lot::Mutex;
 use world::{Outcome, World};
 
-/// How many worlds there are when nobody asks for more.
+/// How many worlds there are by default.
 const WORLDS: u64 = 12;
 
 #[test]

@@ -128,7 +128,7 @@ pub(crate) enum Incident {
     WallClock(usize, Duration, bool),
     /// Watches can't begin before the present any more.
     Compaction,
-    /// Somebody deletes the `Lessor`.
+    /// A user deletes the `Lessor`.
     LessorDeleted,
     /// A client resets the `managedFields` of all leases.
     ManagedFieldsReset,
@@ -274,7 +274,7 @@ impl Plan {
             };
             self.incidents.push((at, incident));
         }
-        // All of them at once: nobody knows anything any more.
+        // All of them at once: no replica knows anything any more.
         if restarts && random.percent(30) {
             let at = random.between(Duration::ZERO, length);
             let lasts = random.seconds(0, 30);

@@ -123,7 +123,7 @@ impl Process {
         }
         Some(match self.runtime.block_on(&mut self.main) {
             Ok(Ok(())) if self.stop.is_none() => Ok(()),
-            Ok(Ok(())) => Err("it ended though nobody stopped it".to_owned()),
+            Ok(Ok(())) => Err("it ended though it was not stopped".to_owned()),
             Ok(Err(error)) => Err(error.to_string()),
             Err(error) => Err(error.to_string()),
         })

@@ -73,7 +73,7 @@ pub(crate) struct World {
     replicas: [Slot; REPLICAS],
     watches: BTreeMap<u64, Watch>,
     opened: u64,
-    /// Requests that nobody will ever answer, and whose connections stay.
+    /// Requests that will never be answered, and whose connections stay.
     limbo: Vec<oneshot::Sender<Reply>>,
     holders: Vec<Holder>,
     followers: Vec<Follower>,
@@ -376,7 +376,7 @@ impl World {
                 }
                 match self.hangs_until(replica) {
                     Some(until) => self.at(until, Event::Answered { replica, to, reply }),
-                    // Whoever asked may wait no more.
+                    // The sender may wait no more.
                     None => drop(to.send(reply)),
                 }
             }
@@ -654,7 +654,7 @@ impl World {
         let refresh =
             call.target.subresource == "status" && matches!(&*call.target.name, "lease-0" | "default");
         let refresh = refresh || call.verb == "get" && call.target.name == "lease-0";
-        // Where an answer may take more than a second, whoever waits for one asks whether the server is heard.
+        // Where an answer may take more than a second, a replica that waits for one probes the server.
         let slow = self.plan.sluggish || self.plan.shape == Shape::Quiet;
         let probe = slow && call.verb == "get" && call.target.name == "default";
         if self.now > self.plan.length + SETTLING - QUIET && !refresh && !probe {
@@ -781,7 +781,7 @@ impl World {
                 if let Some(process) = &mut self.replicas[replica].process {
                     process.stop();
                 }
-                // Whoever hasn't stopped by then is killed, as a kubelet would.
+                // A process that hasn't stopped by then is killed, as by a kubelet.
                 self.at(self.now + Duration::from_secs(10) + away, Event::Starts(replica));
             }
             Incident::Pause(replica, away) => {
@@ -877,11 +877,11 @@ impl World {
 
     // --- Everybody else ----------------------------------------------------------------------------------------
 
-    /// Lets somebody do something who comes again, as soon as the API server can be reached.
+    /// Does something on behalf of a user, again and again until the API server can be reached.
     fn visit(&mut self, event: Event, visit: impl FnOnce(&mut Self, bool) -> Visit) {
         if let Some(until) = self.outage() {
             let again = self.now + Duration::from_millis(300);
-            // Nobody is told when the storage has room again.
+            // No client is notified when the storage has room again.
             let full = self.plan.until(self.now, |fault| fault == Fault::Full).is_some();
             return self.at(if full { again } else { again.min(until + Duration::from_millis(1)) }, event);
         }

@@ -1,4 +1,4 @@
-//! Watching one lease by its name, whoever has granted it.
+//! Watching one lease by its name, also of another holder.
 
 use std::{pin::pin, time::Duration};
 

@@ -25,7 +25,7 @@ impl Attached {
         let mut owners: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
         let annotations = || annotations.into_iter().flatten().filter_map(|(k, v)| Some((k, v.as_str()?)));
-        // An object of which nobody knows how it would be deleted isn't touched at all.
+        // An object whose way of deletion is unknown isn't touched at all.
         if annotations().any(|(name, policy)| name == PROPAGATION && !POLICIES.contains(&policy)) {
             return Self::default();
         }

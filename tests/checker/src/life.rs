@@ -161,7 +161,7 @@ fn sign<'a>(
     let unsure = history.unsure.iter().filter(|request| is_about(request, object) && is_sign(request));
     let unsure = unsure.map(|request| request.received).filter(|received| *received >= earliest).min();
     // A version that was made by something else, like a write of status, shows what isn't in the log at all: the API server
-    // died before it could log it. It came after what was there before, and nobody knows when.
+    // died before it could log it. It came after what was there before, at an unknown time.
     let made = Some(version.made_by).filter(|request| is_sign(request)).map(|request| request.received);
     Sign { version, since: made.into_iter().chain(unsure).min().unwrap_or(earliest) }
 }

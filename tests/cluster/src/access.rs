@@ -85,7 +85,7 @@ impl Access {
         Ok(config)
     }
 
-    /// The administrator's configuration, acting as somebody else.
+    /// The administrator's configuration, acting as another user.
     pub(crate) fn config_as(&self, user: &str, groups: &[&str]) -> Config {
         let mut config = self.admin.clone();
         config.auth_info = AuthInfo {

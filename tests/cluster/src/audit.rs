@@ -7,7 +7,7 @@
 //! let mark = audit.mark()?;
 //! // … let the operator do something …
 //! let writes = audit.since(mark)?.by("system:serviceaccount:lessor:lessor").writes();
-//! assert_eq!(writes.requests(), 0, "at rest nobody writes: {writes}");
+//! assert_eq!(writes.requests(), 0, "at rest no replica writes: {writes}");
 //! # Ok(()) }
 //! ```
 

@@ -119,7 +119,7 @@ impl Builder {
         let mut tries = 3;
         loop {
             match self.start_once().await {
-                // Somebody took the port between its choice and its use.
+                // Another process took the port between its choice and its use.
                 Err(Error::PortTaken { .. }) if tries > 1 => tries -= 1,
                 result => return result,
             }

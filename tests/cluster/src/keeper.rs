@@ -34,13 +34,13 @@ while read -r word child; do
 done
 while [ "$stay" ]; do
     sleep 1
-    # Nobody tells any longer who has ended, and their numbers will be given to others.
+    # No process reports any longer which have ended, and their ids will be given to others.
     others=
     for child in $children; do kill -0 -"$child" 2>/dev/null && others="$others $child"; done
     children=$others
 done
 for child in $children; do kill -KILL -"$child" 2>/dev/null; done
-# Dead within milliseconds. Zombies that nobody has collected yet hold nothing, and are not waited for.
+# Dead within milliseconds. Zombies that are not reaped yet hold nothing, and are not waited for.
 tries=0
 for child in $children; do
     while [ $tries -lt 10 ] && kill -0 -"$child" 2>/dev/null; do
@@ -125,14 +125,14 @@ impl Keeper {
         self.tell("stay\n");
         let answers = self.open.lock().as_mut().and_then(|open| open.keeper.stdout.take());
         if let Some(answers) = answers {
-            // Nothing comes if somebody has killed the keeper; nobody is left to be asked then.
+            // Nothing comes if the keeper was killed; no process is left to be asked then.
             let _ = BufReader::new(answers).read_line(&mut String::new());
         }
     }
 
     fn tell(&self, line: &str) {
         if let Some(open) = self.open.lock().as_mut() {
-            // A write fails only if somebody killed the keeper; nothing is left then that could be told.
+            // A write fails only if the keeper was killed; there is no reader left then.
             let _ = open.pipe.write_all(line.as_bytes());
         }
     }

@@ -8,7 +8,7 @@ use crate::error::{Doing, Error};
 /// that is down for a while must find its port free when it comes back.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
-/// A port of 127.0.0.1 that nobody listens on now. Somebody may a moment later: be ready to choose again.
+/// A port of 127.0.0.1 that is free now. It may be taken a moment later: be ready to choose again.
 pub(crate) fn free_port() -> Result<u16, Error> {
     let mut result = Err(io::ErrorKind::AddrInUse.into());
     for _ in 0..100 {

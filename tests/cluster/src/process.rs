@@ -32,7 +32,7 @@ pub struct Process {
     name: String,
     pid: Pid,
     log: PathBuf,
-    /// False once the child has been reaped, and its process id may belong to somebody else.
+    /// False once the child has been reaped, and its process id may belong to another.
     signalable: Arc<Mutex<bool>>,
     exit: watch::Receiver<Option<ExitStatus>>,
 }

@@ -152,7 +152,7 @@ impl Tool {
             let log = LogTail::of(&log);
             return Err(Error::Build { tool: self.name(), variable: self.variable(), status, log });
         }
-        // Atomic: whoever sees the name sees a whole binary.
+        // Atomic: a file of this name is always a whole binary.
         fs::rename(&built, path).doing(cache)?;
         self.say(&format!("built in {} s", started.elapsed().as_secs()));
         Ok(())
@@ -187,7 +187,7 @@ impl Tool {
     /// Tells the person who waits. Not with `eprintln!`, since the test harness holds that back until the test ends.
     fn say(self, what: &str) {
         let line = format!("lessor-cluster: {} {}: {what}\n", self.name(), self.version());
-        // Nobody reads standard error: then nobody is told.
+        // Standard error is closed: there is no reader to report to.
         let _ = io::stderr().write_all(line.as_bytes());
     }
 }

@@ -52,7 +52,7 @@ async fn servers_come_back_with_their_data_and_address() -> Result<(), Error> {
 
     let before = api_server.process().pid();
     api_server.kill().await?;
-    maps.get("kept").await.expect_err("nobody is there to answer");
+    maps.get("kept").await.expect_err("no server is there to answer");
     let restarted = Instant::now();
     api_server.restart().await?;
     cluster.wait_ready().await?;

@@ -148,6 +148,6 @@ async fn what_is_left_running_ends_with_its_keeper() -> io::Result<()> {
         sleep(Duration::from_millis(100)).await;
     }
     assert!(!directory.exists(), "{} should be removed", directory.display());
-    TcpStream::connect(address).await.expect_err("nobody is left to answer");
+    TcpStream::connect(address).await.expect_err("no server is left to answer");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Bad input gets a clear answer on the object that has it, touches nothing else, and delays nobody.
+//! Bad input gets a clear answer on the object that has it, touches nothing else, and delays no other.
 
 use std::{sync::atomic::Ordering, time::Duration};
 

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 enum Fate {
     /// It never arrives.
     Lost,
-    /// It was done, and nobody saw the answer.
+    /// It was done, and its response was lost.
     Done,
     /// It arrives when another has long done the work, and names are used again.
     Late,
@@ -102,7 +102,7 @@ async fn leases_due_while_no_operator_ran_end_afterwards() {
     operator.stop().await.expect("it stops");
     world.revoke("deleted").await;
     sleep(Duration::from_secs(3)).await;
-    world.renew("renewed").await.expect("nobody has ended it");
+    world.renew("renewed").await.expect("it has not ended");
     sleep(Duration::from_secs(3)).await;
     // More than its TTL after its grant, and less than that after its renewal.
     let _operator = world.primary(&["--max-clock-skew", "0s"]).await;
@@ -114,7 +114,7 @@ async fn leases_due_while_no_operator_ran_end_afterwards() {
     world.wait_map_gone("renewed").await;
     // Times of the API are whole seconds.
     let late = world.lateness([&world.life("renewed")], Duration::from_secs(1));
-    world.print(format_args!("renewed while nobody was there, it ended {late} after its deadline"));
+    world.print(format_args!("renewed while no operator ran, it ended {late} after its deadline"));
     world.life("over").lateness();
 }
 

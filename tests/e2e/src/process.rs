@@ -5,8 +5,7 @@ use std::time::Duration;
 use lessor_cluster::Cluster;
 use lessor_kit::{
     trial,
-    world::AGENT,
-    world::{MOMENT, World, builder, install_crds, until},
+    world::{AGENT, MOMENT, World, builder, install_crds, until},
 };
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -51,7 +50,7 @@ async fn after_sigterm_the_operator_resigns_and_the_next_one_leads_at_once() {
     assert!(status.success(), "{status}: {}", operator.log());
     assert!(operator.log().contains("stopped"));
     let lessor = world.get_lessor().await.status.expect("a status");
-    assert_eq!(lessor.primary.unwrap_or_default(), "", "the Lessor names nobody");
+    assert_eq!(lessor.primary.unwrap_or_default(), "", "the Lessor names no primary");
     assert_eq!(lessor.leases, Some(1));
 
     let (started, mark) = (Instant::now(), world.mark());
@@ -60,7 +59,7 @@ async fn after_sigterm_the_operator_resigns_and_the_next_one_leads_at_once() {
     world.print(format_args!("stopped within {took:?}; the next one led {led:?} after its start"));
     let claims = world.asked(mark).writes().resource("lessor.dev", "lessors");
     assert_eq!(claims.requests(), 1, "a change of primary is one write: {claims}");
-    // Shorter than a lease duration: it waited for nobody.
+    // Shorter than a lease duration: it waited for no other replica.
     assert!(took < Duration::from_secs(5) && led < Duration::from_secs(5));
     let next = world.get_lessor().await.status.expect("a status");
     assert_eq!(next.term, lessor.term.map(|term| term + 1));

@@ -192,9 +192,9 @@ async fn a_hundred_keys_of_one_object_on_a_hundred_leases_that_end_together_leav
     world.config_map("shared", json!(annotations), &keys).await;
     world.granted("other", json!({"ttlSeconds": 600})).await;
     join_all(names.iter().map(|name| world.granted(name, json!({"ttlSeconds": 600})))).await;
-    // All of them fall due while nobody is there, and end together when somebody comes.
+    // All of them fall due while no operator runs, and end together when one starts.
     operator.stop().await.expect("it stops");
-    // The times by which the next operator knows that nobody has answered these renewals are whole seconds.
+    // The times by which the next operator knows that no operator has answered these renewals are whole seconds.
     sleep(Duration::from_millis(1100)).await;
     for name in &names {
         world.change(name, json!({"ttlSeconds": 1})).await.expect("a renewal");

@@ -251,7 +251,7 @@ impl History {
             let what = format!("{} wrote under term {term} what carried {before:?}", sender.identity);
             self.violation(Promise::Harmless, what);
         }
-        // Whoever leaves the lead names nobody, and a challenge names its primary.
+        // A resignation has an empty name, and a challenge names the primary.
         if status["primary"].as_str() != Some(sender.identity) {
             return;
         }
@@ -326,10 +326,10 @@ impl History {
             let over_in_time = to <= deadline.max(sender.deadline.unwrap_or_default());
             let unnoticed = match outage.how {
                 How::Away => 0,
-                // The tick before the deadline may not be noticed. Nor is a silence of which nobody saw more than that tick,
-                // since nobody asked before: it was over by the deadline, then.
+                // The tick before the deadline may not be noticed. Nor is a silence of which no replica saw more than that tick,
+                // since none asked before: it was over by the deadline, then.
                 How::Silent if over_in_time => lasted,
-                // Nobody writes before that is necessary: the primary by the deadline, others to take over, unless they were told.
+                // No replica writes before it has to: the primary by the deadline, others to take over.
                 How::Full if over_in_time || outage.unaware.contains(sender.identity) => lasted,
                 How::Silent | How::Full => 1,
             };

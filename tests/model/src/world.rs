@@ -357,7 +357,7 @@ impl World {
                     }
                 }
             }
-            // Whoever has nothing to do is as good dead as later, when it has.
+            // A replica without work may as well die later, when it has some.
             let busy = !seat.asked.is_empty() || seat.watches.iter().any(|watch| !watch.news.is_empty());
             if busy || self.is_settled() {
                 actions.push(Action::Fault(Fault::Crash(number)));

@@ -51,7 +51,7 @@ async fn a_thousand_leases_follow_one_heartbeat_at_no_request_and_end_in_time_wh
     let asked = world.asked(mark);
     assert_eq!(asked.requests() + reads_of_node(&world, mark), 0, "{asked}");
     let left = world.leases().list_metadata(&Default::default()).await.expect("leases").items.len();
-    assert_eq!(left, MANY, "nobody ends");
+    assert_eq!(left, MANY, "no lease ends");
 
     let (mark, last) = (world.mark(), heart.stop().await);
     world.wait_all_gone().await;

@@ -103,7 +103,7 @@ async fn leases_that_follow_one_another_in_a_circle_live_by_themselves() {
     // Its renewals kept none of the others alive, as long as there was a circle.
     world.wait_gone("b").await;
     world.assert_punctual("b");
-    // Now that it is open, each follows whoever comes.
+    // Now that it is open, each follows the next that comes.
     world.granted("b", json!({"ttlSeconds": 60})).await;
     wait_following(&world, "a", "SourceAlive").await;
     check(&world);

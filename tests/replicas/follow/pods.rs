@@ -158,7 +158,7 @@ async fn a_pod_that_was_replaced_while_no_operator_ran_is_noticed() {
     let _operator = world.operator(&ALL);
     world.wait_gone("at-once").await;
     world.wait_gone("lease").await;
-    // Since when it was lost nobody knew.
+    // Since when it was lost was unknown.
     let life = world.life("lease");
     let end = life.end.expect("it has ended");
     assert!(end.asked.duration_since(start).as_secs_f64() >= 4.0, "{life:?}");

@@ -135,7 +135,7 @@ impl Pods {
         Self(Api::namespaced(world.client.clone(), &world.namespace))
     }
 
-    /// Makes a Pod that nobody ever runs, and answers its uid.
+    /// Makes a Pod that no kubelet ever runs, and returns its uid.
     pub(crate) async fn create(&self, name: &str) -> String {
         self.create_with(name, json!({})).await
     }

@@ -76,7 +76,7 @@ async fn restarts_end_nothing_that_beats() {
     for name in ["node", "chain", "pod"] {
         assert!(!world.leases().get(name).await.expect("it lives").is_ended(), "{name}");
     }
-    // One that has stopped to beat while nobody looked counts from when the server recorded its last beat.
+    // One that has stopped to beat while no replica ran counts from when the server recorded its last beat.
     operator.kill().await.expect("it is killed");
     let last = heart.stop().await;
     sleep(Duration::from_secs(TTL + 3)).await;

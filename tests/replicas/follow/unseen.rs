@@ -43,7 +43,7 @@ async fn leases_that_follow_a_disabled_kind_do_not_end_until_it_is_enabled() {
     assert!(!world.leases().get("lease").await.expect("it lives").is_ended());
     operator.kill().await.expect("it is killed");
     let _operator = world.operator(&ALL);
-    // Whoever has nothing to do leaves a primary that has died its place.
+    // A replica without work leaves a dead primary its place.
     world.granted("work", json!({"ttlSeconds": 600})).await;
     wait_following(&world, "lease", "SourceAlive").await;
     let last = heart.stop().await;

@@ -128,7 +128,7 @@ impl LockObjects {
         }
     }
 
-    /// Whether the lease of the holder has ended, so that nobody can rely on the lock.
+    /// Whether the lease of the holder has ended, so that no holder can rely on the lock.
     pub(super) async fn is_dead(&self, found: &LockObject) -> Result<bool, LockError> {
         let lease = existing(self.client.read(found.data("lease")).await)?;
         Ok(lease.is_none_or(|lease| {

@@ -103,7 +103,7 @@ pub(super) async fn forward(state: Arc<State>, request: Request<Incoming>) -> Re
     let (sender, answer) = oneshot::channel();
     tokio::spawn(async move {
         let answer = deliver(&state, &seen, Request::from_parts(parts, Full::new(body)), fate).await;
-        // Nobody waits any longer.
+        // No client waits any longer.
         let _ = sender.send(answer);
     });
     answer.await.map_err(broken)?
