@@ -65,8 +65,8 @@ async fn a_lease_that_is_kept_alive_lives_until_its_holder_revokes_it() {
 async fn a_renewal_costs_one_request_and_a_holder_one_watch() {
     let world = World::new("requests").await;
     let _operator = world.primary(&[]).await;
-    let held = granted(&world, "thrifty", 3).await;
     let mark = world.mark();
+    let held = granted(&world, "thrifty", 3).await;
     let mut alive = held.keep_alive();
     let renewed =
         async { while !matches!(alive.next().await, Some(KeepAliveEvent::Renewed { renewals: 6, .. })) {} };

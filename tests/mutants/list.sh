@@ -151,9 +151,19 @@ mutant 'what was read first of a long chain is too old when the last was' 'core 
 mutant 'after an outage, no replica probes the API server more often' 'core replica' crates/core/src/liveness/mod.rs \
   'self.watchful_until = now.mono + WATCHFUL_FOR;' 'self.watchful_until = now.mono + WATCHFUL_FOR * u32::from(!@);'
 
+mutant 'an outage uses up the time of what is first observed after it' 'core cold_start' crates/core/src/decide/cold_start.rs \
+  'elapsed(from, to).saturating_sub(now.paused())' \
+  'elapsed(from, to).saturating_sub(if @ { Duration::ZERO } else { now.paused() })'
+
+mutant 'an edit of a user is the answer to a challenge' 'core replica' crates/core/src/leadership/mod.rs \
+  'if self.is_challenged() {
+            self.writer.remove(work);' \
+  'if !@ && self.is_challenged() {
+            self.writer.remove(work);'
+
 mutant 'failing writes of one lease stop the time of all' 'operator connectivity' src/connectivity.rs \
-  'Some(OwnKind::Lease) if status.is_server_error() =>' \
-  'Some(OwnKind::Lease) if !@ && status.is_server_error() =>'
+  'Some(OwnKind::Lease) if is_failure =>' \
+  'Some(OwnKind::Lease) if !@ && is_failure =>'
 
 mutant 'a lease ends without a recent accepted write' 'core replica' crates/core/src/replica/dispatch.rs \
   'hand_out(expiry::covered_until(self.liveness.last_write(), now), now)' \

@@ -14,6 +14,9 @@ pub(crate) const REPLICAS: usize = 3;
 /// How long nothing succeeds in a stuck namespace after everything else has come to rest.
 pub(crate) const PERSISTENCE: Duration = Duration::from_secs(80);
 
+/// How long watches break again and again at most.
+const FLAKY: Duration = Duration::from_secs(20);
+
 /// What a world may have beside the faults that have always been there, and whether the operator withstands it. What it doesn't
 /// yet is off, and becomes true together with the change after which it does. `FAULTS=NAME,NAME` turns on more for one run.
 const WITHSTOOD: [(&str, bool); 10] = [
@@ -252,6 +255,8 @@ impl Plan {
             };
             let from = random.between(Duration::ZERO, length);
             let lasts = if random.percent(50) { random.seconds(0, 5) } else { random.seconds(5, 40) };
+            // A kind whose watch fails again and again for 30 s holds up no release any more, so that attachments may be left.
+            let lasts = if fault == Fault::FlakyWatches { lasts.min(FLAKY) } else { lasts };
             let to = (from + lasts).min(length);
             self.faults.push((from, to, fault));
             let is_outage = matches!(fault, Fault::Refuse(_) | Fault::Hang(_) | Fault::Full);

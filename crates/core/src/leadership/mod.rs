@@ -188,9 +188,15 @@ impl Leadership {
         self.writer.done(work, result, retry, sent_at, now);
     }
 
-    /// Another replica has done this work. Then it was the primary, and it lives: a follower's wait starts anew.
+    /// Another client has done this work. Probably it was the primary, and it lives: a follower's wait starts anew. But once
+    /// the primary is challenged, it has to answer, and what a user may have done is no sign of it.
     pub fn observe_done(&mut self, work: &Work, now: Duration) {
-        if !self.is_primary() {
+        if self.is_primary() {
+            return;
+        }
+        if self.is_challenged() {
+            self.writer.remove(work);
+        } else {
             self.writer.extend(work, now);
         }
     }

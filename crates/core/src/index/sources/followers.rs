@@ -55,9 +55,9 @@ struct Follower {
 }
 
 impl Follower {
-    /// Whether the loss of its source has ended its time.
+    /// Whether the loss of its source has ended its time, even if the source can't be seen any more.
     fn is_cut(&self) -> bool {
-        self.follow.ends_on_loss && matches!(self.view, FollowState::Lost(_))
+        self.follow.ends_on_loss && self.lost
     }
 }
 

@@ -120,6 +120,23 @@ fn no_time_passes_while_a_pod_lives_and_the_ttl_runs_once_it_is_gone() {
 }
 
 #[test]
+fn a_lease_that_its_lost_pod_has_cut_short_is_whole_again_without_it_though_the_pod_can_not_be_seen_any_more()
+{
+    for unseen in [None, Some(following::UNWATCHED)] {
+        let mut follows = all();
+        let from = serde_json::json!({"pod": {"name": "web", "onLoss": "End"}});
+        let source = link(&mut follows, 1, "a", from);
+        see(&mut follows, &source, pod(1, 7, false));
+        settle(&mut follows, 1);
+        assert!(follows.observe_deleted(&source, 2));
+        assert_eq!(settle(&mut follows, 1), Some((TtlChange::End, TtlState::Running)));
+        follows.set_unseen(&source, unseen);
+        settle(&mut follows, 1);
+        assert!(follows.unlink(uid(1)).cut, "{unseen:?}");
+    }
+}
+
+#[test]
 fn a_pod_that_has_finished_or_is_another_one_is_lost() {
     for (source_state, reason) in
         [(pod(2, 7, true), following::SOURCE_FINISHED), (pod(2, 8, false), following::SOURCE_REPLACED)]

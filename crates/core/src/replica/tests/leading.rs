@@ -158,6 +158,26 @@ fn a_challenge_that_the_primary_does_not_answer_calls_another_replica_that_knows
 }
 
 #[test]
+fn what_a_user_may_have_done_is_no_answer_to_a_challenge() {
+    let mut play = Play::follower();
+    see_grant(&mut play);
+    // The primary is dead, and is challenged half a second before the deadline.
+    play.pass_as_follower(9_700);
+    play.see_lease(|lease| {
+        ended(lease);
+        lease["metadata"]["name"] = json!("old");
+        lease["metadata"]["uid"] = json!("0e2b1c7e-95a5-4bb1-8f0b-5b2a6e1f6f11");
+    });
+    play.see_map("map", json!({"lessor.dev/lease": "old"}));
+    play.pass_as_follower(2_000);
+    // Its removal was due. A user detaches it.
+    play.see_map("map", json!({}));
+    play.pass_as_follower(1_000);
+    play.confirm_overdue(granted);
+    assert_eq!(play.claim(), Some(2));
+}
+
+#[test]
 fn a_replica_in_its_start_grace_leaves_a_vacant_lessor_to_others_for_a_head_start() {
     let mut started = Play::follower();
     started.see_lease(granted);
