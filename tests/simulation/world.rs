@@ -807,7 +807,8 @@ impl World {
                 for watch in watches {
                     self.happen(Event::Broken { watch });
                 }
-                self.may_end_until = self.now + Duration::from_secs(30);
+                // They notice once they reach it.
+                self.may_end_until = self.plan.length + Duration::from_secs(30);
             }
             Incident::PrimaryDies => {
                 if let Some(replica) = self.primary() {
