@@ -8,7 +8,7 @@ use lessor_api::Lease;
 use lessor_kit::{
     history::{Spread, Write},
     trial,
-    world::{TOLERANCE, World},
+    world::{TOLERANCE, World, until},
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -39,6 +39,12 @@ async fn a_lease_lives_as_long_as_its_pod_and_its_ttl_longer() {
     world.config_map("session", json!({"lessor.dev/lease": "lease"}), &["a"]).await;
     let lease = followed(&world, "lease", 3, pod("web")).await;
     assert_eq!(uid_of(&lease), Some(uid));
+    // Up to a second after the grant.
+    until("what is attached is counted", async || {
+        let status = world.leases().get("lease").await.ok()?.status?;
+        (status.attached?.objects == 1).then_some(())
+    })
+    .await;
     let mark = world.mark();
     sleep(Duration::from_secs(8)).await;
     assert_eq!(world.asked(mark).requests(), 0, "{}", world.asked(mark));
