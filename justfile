@@ -51,7 +51,7 @@ _conformance:
 
 # Run the clients in other languages against a real server; needs curl, jq, Python and Go
 clients:
-    cargo test --test kubectl_lease -- --include-ignored languages python
+    cargo test --test kubectl_lease -- --test-threads 1 --include-ignored languages python
 
 # Check and test the Python client, without a cluster
 python-client *args:

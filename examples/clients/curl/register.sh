@@ -50,9 +50,10 @@ call PATCH "$maps/$map" "$entry" $merge >/dev/null 2>&1 || call POST "$maps" "$e
   call PATCH "$maps/$map" "$entry" $merge >/dev/null
 say "registered"
 
-wait=$((granted * 1000 / 3))
+# A third of the TTL is counted from the grant or the last renewal, however long it took to get here.
+next=$((sent + granted * 1000 / 3))
 while true; do
-  pause "$(awk -v ms=$wait 'BEGIN {print ms / 1000}')"
+  pause "$(awk -v ms=$((next - $(now))) 'BEGIN {print (ms > 0 ? ms / 1000 : 0)}')"
   sent=$(now)
   # No try lasts longer than the lease can be relied on: a tenth of the TTL less, so that whatever it stands for can be
   # stopped in time.
@@ -63,7 +64,7 @@ while true; do
   if answer=$(call PATCH "$leases/$name" "$renewal" $merge 2>/dev/null); then
     # What is granted counts, not what was asked for.
     granted=$(jq .status.grantedTTLSeconds <<<"$answer")
-    deadline=$((sent + granted * 1000)) wait=$((granted * 1000 / 3))
+    deadline=$((sent + granted * 1000)) next=$((sent + granted * 1000 / 3))
     say "renewed"
     continue
   fi
@@ -77,5 +78,5 @@ while true; do
     exit 4
   fi
   say "can't renew, tries again: $message"
-  wait=200
+  next=$(($(now) + 200))
 done

@@ -87,6 +87,11 @@ func (l *Lease) lostAt() time.Time {
 	return l.deadline.Add(-l.ttl / 10)
 }
 
+// renewAt is a third of the TTL after the grant or the last renewal.
+func (l *Lease) renewAt() time.Time {
+	return l.deadline.Add(-l.ttl * 2 / 3)
+}
+
 // Renew renews once. It fails with errLost if the lease is over.
 func (l *Lease) Renew(ctx context.Context) error {
 	// No try lasts longer than the lease can be relied on.
@@ -113,24 +118,24 @@ func (l *Lease) Renew(ctx context.Context) error {
 
 // KeepAlive renews at a third of the TTL until ctx is done. It fails before the deadline if that doesn't work.
 func (l *Lease) KeepAlive(ctx context.Context) error {
-	wait := l.ttl / 3
+	next := l.renewAt() // counted from the grant, however long it took to get here
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(wait):
+		case <-time.After(time.Until(next)):
 		}
 		switch err := l.Renew(ctx); {
 		case err == nil:
 			log.Printf("%s: renewed", l.name)
-			wait = l.ttl / 3
+			next = l.renewAt()
 		case errors.Is(err, errLost):
 			return err
 		case time.Now().After(l.lostAt()):
 			return fmt.Errorf("%w: not renewed in time: %w", errLost, err)
 		default:
 			log.Printf("%s: can't renew, tries again: %v", l.name, err)
-			wait = 200 * time.Millisecond
+			next = time.Now().Add(200 * time.Millisecond)
 		}
 	}
 }

@@ -58,6 +58,7 @@ class Lease:
         # What is granted counts, not what was asked for.
         self.ttl = lease["status"]["grantedTTLSeconds"]
         self.deadline = sent + self.ttl
+        self.renew_at = sent + self.ttl / 3
         # Early enough to stop in time whatever the lease stands for.
         self.lost_at = self.deadline - self.ttl / 10
 
@@ -81,19 +82,19 @@ class Lease:
 
     def keep_alive(self, stop):
         """Renews at a third of the TTL until `stop` is set; raises Lost before the deadline if that fails."""
-        wait = self.ttl / 3
-        while not stop.wait(wait):
+        next_try = self.renew_at  # counted from the grant, however long it took to get here
+        while not stop.wait(max(0, next_try - now())):
             try:
                 self.renew()
                 say("renewed")
-                wait = self.ttl / 3
+                next_try = self.renew_at
             except Lost:
                 raise
             except Exception as error:  # whatever it is, the lease lives until its deadline
                 if now() >= self.lost_at:
                     raise Lost("not renewed in time") from error
                 say("can't renew, tries again:", error)
-                wait = 0.2
+                next_try = now() + 0.2
 
     def revoke(self):
         # Only this lease, and none that was made under its name since.
